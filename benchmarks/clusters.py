@@ -22,6 +22,7 @@ from cuda.bindings import driver
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.backends.plan import Address, C, KernelLaunch, Plan
 from toprung.kernels.build import kernel_of
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -48,13 +49,13 @@ def counted(session: Any, size: int, each: int) -> dict[str, Any]:
     sms = torch.empty(4096, dtype=torch.int32, device="cuda")
 
     def seconds(clusters: int) -> float:
-        run = session.relaunch(kernel, (size * clusters,), (64,), "P", [np.int64(CYCLES)])
+        run = session.launcher(Plan([KernelLaunch("wait", kernel, (size * clusters,), (64,), (Address(C), np.int64(CYCLES)))]))
         found = []
         for _ in range(TRIES):
             torch.cuda.synchronize()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            run(torch.cuda.current_stream().cuda_stream, sms.data_ptr())
+            run(0, 0, 0, 0, sms.data_ptr(), 0, 1.0, 0.0, torch.cuda.current_stream().cuda_stream)
             end.record()
             torch.cuda.synchronize()
             found.append(start.elapsed_time(end) / 1e3)

@@ -24,7 +24,7 @@ import torch
 from candidates import compile_all
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
-from toprung.backends.overlap import Overlapping
+from toprung.backends.plan import ALPHA, PACKED, WORKSPACE, Address, B, KernelLaunch, Plan
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.sizes import width
@@ -56,18 +56,15 @@ Arm = Callable[[int, int, int, int], None]
 def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
     """Return the pass."""
     i, long, walk, how = np.int32, np.int64, Splitting.of(rows, 1, K, across, UNITS), spread(K, across)
-    made: dict[tuple[int, int], Any] = {}
+    arguments = (
+        np.uint64(0), Address(B), ALPHA, np.uint64(0), np.uint64(0), Address(WORKSPACE), Address(PACKED), i(K), i(K), i(1), i(0),
+        long(1), long(0), i(1), i(0), i(0), long(ld), long(0), i(rows), i(1), i(walk.lanes),
+    )  # fmt: skip
+    kernel = kernel_of(session, split_source(*how))
+    run = session.launcher(Plan([KernelLaunch("split", kernel, (walk.blocks(how[0]),), (SPLIT_THREADS,), arguments)]))
 
     def launch(x: int, terms: int, info: int, stream: int) -> None:
-        if (terms, info) not in made:
-            made[terms, info] = Overlapping(
-                session, kernel_of(session, split_source(*how)), walk.blocks(how[0]), SPLIT_THREADS, "PPf",
-                (
-                    np.uint64(0), np.uint64(0), np.uint64(terms), np.uint64(info), i(K), i(K), i(1), i(0), long(1), long(0), i(1),
-                    i(0), i(0), long(ld), long(0), i(rows), i(1), i(walk.lanes),
-                ), True,
-            )  # fmt: skip
-        made[terms, info](stream, 0, x, 1.0)
+        run(0, 0, x, 0, 0, 0, 1.0, 0.0, stream, terms, packed=info)
 
     return launch
 

@@ -13,6 +13,7 @@ About 80 seconds in all, the last part 20 a size. Two forms of the seven product
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 import time
@@ -28,7 +29,7 @@ from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
-from toprung.kernels.hopper_strassen.launches import StrassenLaunches
+from toprung.kernels.hopper_strassen.launches import launches as strassen
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.power import Meter
@@ -94,11 +95,11 @@ def wrong(session: Any, layout: str, m: int, n: int, k: int, alpha: float, beta:
         p, q = (x.T if desc.trans_a else x), (y.T if desc.trans_b else y)
         want = alpha * (p.double() @ q.double()) + (beta * before[:, :n].double() if beta else 0.0)
         for form in (STRASSEN, WINOGRAD):
-            plan = StrassenLaunches(session, desc, form=form, **({"longest": longest} if longest else {}))
+            plan = strassen(session, desc, form=form, **({"longest": longest} if longest else {}))
             c = before.clone()
             if beta == 0:
                 c[:, :n] = math.nan
-            plan.run(a.data_ptr(), 0, b.data_ptr(), 0, c.data_ptr(), 0, alpha, beta, queue())
+            plan.starter()(a.data_ptr(), 0, b.data_ptr(), 0, c.data_ptr(), 0, alpha, beta, queue())
             found, finite = c[:, :n].double(), torch.isfinite(want)
             same = torch.equal(finite, torch.isfinite(found)) and torch.equal(
                 torch.nan_to_num(found[~finite], 1.0, 2.0, 3.0), torch.nan_to_num(want[~finite], 1.0, 2.0, 3.0)
@@ -133,12 +134,14 @@ class Call:
         self.a, self.b, self.c = (torch.empty(n, n, device="cuda") for _ in "ABC")
         self.plans = {
             "fp32x": Fp32xLaunches(session, desc),
-            "strassen": StrassenLaunches(session, desc),
-            "winograd": StrassenLaunches(session, desc, form=WINOGRAD),
+            "strassen": strassen(session, desc),
+            "winograd": strassen(session, desc, form=WINOGRAD),
         }
-        self.work = torch.empty(max(p.workspace_bytes for p in self.plans.values()), dtype=torch.uint8, device="cuda")
+        self.work = torch.empty(max(p.plan.workspace_bytes for p in self.plans.values()), dtype=torch.uint8, device="cuda")
         places = self.a.data_ptr(), 0, self.b.data_ptr(), 0, self.c.data_ptr(), 0, 1.0, 0.0, queue(), self.work.data_ptr()
-        self.run: dict[str, Callable[[], Any]] = {name: lambda p=plan: p.run(*places) for name, plan in self.plans.items()}
+        self.run: dict[str, Callable[[], Any]] = {
+            name: functools.partial(plan.starter(), *places) for name, plan in self.plans.items()
+        }
         self.run["cuBLAS fp32"] = lambda: torch.mm(self.a, self.b, out=self.c)
 
 
@@ -172,17 +175,14 @@ def looped(run: Callable[[], None], calls: int) -> float:
 def steps(call: Call) -> dict[str, float]:
     """Return the median seconds of each launch alone, after a pause each."""
     plan, found = call.plans["strassen"], {}
-    (step,) = plan._at(call.work.data_ptr())
-    places, stream = (call.a.data_ptr(), call.b.data_ptr(), call.c.data_ptr()), queue()
-    alone = {
-        "split A, along": lambda: step._split_a(stream, places[0]),
-        "split B, across": lambda: step._split_b(stream, places[1]),
-        "seven products": lambda: step.multiply_only(stream),
-        "combine": lambda: step.combine_only(*places, 1.0, 0.0, stream),
-    }
-    (theirs,) = call.plans["fp32x"]._at(call.work.data_ptr(), None)
-    alone["fp32x: split"] = lambda: theirs.split_only(*places[:2], stream)
-    alone["fp32x: product"] = lambda: theirs.multiply_only(*places, 1.0, 0.0, stream)
+    places = call.a.data_ptr(), 0, call.b.data_ptr(), 0, call.c.data_ptr(), 0, 1.0, 0.0, queue(), call.work.data_ptr()
+    split_a, split_b, multiply, combine = plan.plan.launches
+    split, product = call.plans["fp32x"].plan.launches
+    launches = {
+        "split A, along": split_a, "split B, across": split_b, "seven products": multiply, "combine": combine,
+        "fp32x: split": split, "fp32x: product": product,
+    }  # fmt: skip
+    alone = {name: functools.partial(plan.session.launcher(plan.plan.only(launch)), *places) for name, launch in launches.items()}
     call.run["strassen"]()
     for name, run in alone.items():
         if name == "fp32x: split":

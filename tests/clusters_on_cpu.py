@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from toprung.kernels.base import KernelFamily, TileConfig
 SHIM = Path(__file__).with_suffix(".h")
 GONE = ("cluster_begin", "cluster_arrive", "cluster_wait", "address_in", "put", "put", "put")
 """Functions that are instructions of a GPU, and stand in the header."""
-KINDS = {"P": np.uint64, "l": np.int64, "f": np.float32}
 LOCAL = re.compile(r"__local float (\w+)\[([^\]]+)\](\[[^\]]+\])?[^;]*;")
 """An array that each block of a cluster has."""
 
@@ -56,18 +55,6 @@ class Folder(hopper_on_cpu.Folder):
         defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
         call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ {source.kernel}({values}); }});"
         return hopper_on_cpu.whole(SHIM, f"{defines}{prelude}\n{text}", call), len(kinds)
-
-    def relaunch(self, source: Source, groups: Sequence[int], size: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
-        """A launch, as a session's."""
-        library, arguments = self.built(source)
-        assert arguments == len(kinds) + len(fixed) and groups[1] == source.defines["SLICES"]
-        kept = [np.atleast_1d(x) for x in fixed]
-
-        def run(queue: Any, *values: Any) -> None:
-            everything = [*(np.array([v], KINDS[kind]) for kind, v in zip(kinds, values, strict=True)), *kept]
-            hopper_on_cpu.start(library, groups[0], size[0], everything)
-
-        return run
 
 
 def folder_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,7 +24,9 @@ import pytest
 import once
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import Launches
 from toprung.kernels.hopper_presplit.config import PRESPLIT
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
@@ -161,6 +163,7 @@ class Folder:
     def __init__(self, path: Path, units: int = 5) -> None:
         self.path, self.device = path, dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=units)
         self._workspace: Any = None
+        self._flags: Any = None
 
     def translated(self, source: Source) -> tuple[str, int]:
         """For this folder's kernels."""
@@ -190,13 +193,83 @@ class Folder:
             self._workspace = SimpleNamespace(buffer=self.allocate(nbytes), lock=threading.RLock())
         return self._workspace
 
-    def tensor_map(self, buffer: Any, rows: int, cols: int, box: tuple[int, int]) -> Any:
+    def bound(self, launch: KernelLaunch) -> Bound:
+        """Return a launch whose arguments can be changed, as a session's."""
+        return Bound(self, launch)
+
+    def launcher(self, plan: Plan) -> Any:
+        """Return a function that runs a plan's launches, as a session's."""
+        for launch in plan.launches:
+            assert self.built(launch.kernel)[1] == len(launch.arguments)
+
+        def run(
+            a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None, addend: int = 0, packed: int = 0,
+        ) -> None:  # fmt: skip
+            scratch = workspace or (self.workspace(queue, plan.workspace_bytes).buffer.pointer if plan.workspace_bytes else 0)
+            flags = self.flags(queue, plan.flags_bytes) if plan.flags_bytes else 0
+            size_a, size_b = plan.sizes
+            at = [a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, scratch, packed, flags]
+            numbers = np.float32(alpha), np.float32(beta), np.float32(alpha != 0.0)
+            for launch in plan.due(alpha, beta):
+                library, _ = self.built(launch.kernel)
+                start(library, launch.groups[0], launch.local[0], [self.argument(x, at, numbers) for x in launch.arguments])
+
+        return run
+
+    def argument(self, argument: Any, at: list[int], numbers: tuple[Any, ...]) -> Any:
+        """Return what a launch passes for an argument of a plan."""
+        match argument:
+            case Handle():
+                return np.array([at[argument.slot]], np.uint64)
+            case First():
+                return np.array([argument.plus], np.int64)
+            case Address():
+                return np.array([at[argument.slot] + argument.plus], np.uint64)
+            case Scalar():
+                return np.array([numbers[argument.number]])
+            case Map():
+                return self.encoded(argument, at[argument.slot] + argument.plus)
+            case np.generic():
+                return np.atleast_1d(argument)
+        return np.array([argument.pointer], np.uint64)
+
+    def encoded(self, of: Map, address: int) -> Any:
         """As the header's ``TensorMap``."""
-        return np.array([buffer.pointer, rows, cols, box[0]], np.int64)
+        return np.array([address, of.rows, of.cols, of.box[0]], np.int64)
+
+    def flags(self, queue: Any, nbytes: int) -> int:
+        """The stream's words, which are 0 at first."""
+        if self._flags is None:
+            self._flags = self.allocate(max(nbytes, 1024))
+            self._flags.array[:] = 0
+        return int(self._flags.pointer)
 
     def current(self) -> Any:
         """Nothing to make current."""
         return contextlib.nullcontext()
+
+
+class Bound:
+    """A launch with its arguments in ``kept``."""
+
+    count: ClassVar[int] = 0
+
+    def __init__(self, session: Folder, launch: KernelLaunch) -> None:
+        self.session, self.launch, self.kept = session, launch, [session.argument(x, [], ()) for x in launch.arguments]
+
+    def start(self, session: Folder, stream: int) -> None:
+        """Run it, and count it."""
+        Bound.count += 1
+        library, arguments = session.built(self.launch.kernel)
+        assert arguments == len(self.kept)
+        start(library, self.launch.groups[0], self.launch.local[0], self.kept)
+
+
+def counted(made: Launches) -> int:
+    """Return how many pieces were computed again."""
+    (counter,) = made.plan.kept
+    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(counter.buffer.pointer))[0])
 
 
 def start(library: Any, groups: int, threads: int, values: list[Any]) -> None:
@@ -259,21 +332,3 @@ def planted(original: Callable[..., Source], good: str, bad: str) -> Callable[..
         return dataclasses.replace(found, text=found.text.replace(good, bad))
 
     return source
-
-
-KINDS = {"P": np.uint64, "f": np.float32}
-"""Arguments that change from launch to launch."""
-
-
-class Launch:
-    """In place of ``toprung.backends.overlap.Overlapping``."""
-
-    def __init__(self, session: Folder, source: Source, groups: int, local: int, kinds: str, fixed: Any, overlap: bool) -> None:
-        self._library, arguments = session.built(source)
-        assert arguments == len(kinds) + len(fixed)
-        self._size, self._kinds, self._fixed = (groups, local), kinds, [np.atleast_1d(x) for x in fixed]
-
-    def __call__(self, queue: Any, *values: Any) -> None:
-        changing = [np.array([v], KINDS[kind]) for kind, v in zip(self._kinds, values, strict=True)]
-        everything = [*changing, *self._fixed]
-        start(self._library, *self._size, everything)

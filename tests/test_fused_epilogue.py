@@ -64,8 +64,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (of_fp32x, of_sgemm, of_presplit, of_split_k, inflight):
-        launch = test_hopper_fp32_on_cpu.Launch if module is of_sgemm else hopper_on_cpu.Launch
-        monkeypatch.setattr(module, "Overlapping", lambda *what, launch=launch: launch(*what[:6], True))
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
 
 

@@ -55,27 +55,13 @@ class Folder(test_hopper_inflight_on_cpu.Folder):
         return super().translated(SimpleNamespace(text=text, defines=source.defines, kernel=source.kernel))  # type: ignore[arg-type]
 
 
-class Launch(hopper_on_cpu.Launch):
-    """In place of ``Overlapping``; counts launches."""
-
-    count = 0
-
-    def replace(self, place: int, value: Any) -> None:
-        self._fixed[place] = np.atleast_1d(value)
-
-    def __call__(self, queue: Any, *values: Any) -> None:
-        Launch.count += 1
-        super().__call__(queue, *values)
-
-
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Folder:
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
-    monkeypatch.setattr(packed, "Overlapping", Launch)
     monkeypatch.setattr(packed, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
     monkeypatch.setattr(group, "group_config", lambda *what: SMALL)
-    Launch.count = 0
+    hopper_on_cpu.Bound.count = 0
     return Folder(tmp_path_factory.getbasetemp(), units=2)
 
 
@@ -151,7 +137,7 @@ def test_unequal_shapes_in_one_launch(folder: Folder) -> None:
     several = Group(SHAPES)
     made = several.run(folder)
     several.check()
-    assert (Launch.count, made.launches, counted(made)) == (1, 1, 0)
+    assert (hopper_on_cpu.Bound.count, made.launches, counted(made)) == (1, 1, 0)
     again = Group(SHAPES[::-1])  # the same kernel, its parameters written anew
     again.run(folder)
     again.check()
@@ -172,7 +158,6 @@ def test_bits_are_those_of_a_launch_of_its_own(folder: Folder, monkeypatch: pyte
     several, one = Group(SHAPES), test_hopper_inflight_on_cpu.Product.of(*SHAPES[0])
     several.run(folder)
     one.a[0], one.b[0] = several.a[0][0], several.b[0][0]
-    monkeypatch.setattr(test_hopper_inflight_on_cpu.family, "Overlapping", lambda *what: hopper_on_cpu.Launch(*what, True))
     monkeypatch.setattr(test_hopper_inflight_on_cpu.family, "kernel_of", lambda session, source: source)
     plain = test_hopper_inflight_on_cpu.Folder(folder.path, units=2)
     assert np.array_equal(one.run(plain, SMALL)[0], several.c[0][0])
@@ -229,12 +214,12 @@ def test_a_call_is_one_launch_with_one_receipt() -> None:
         assert made is z
         np.testing.assert_allclose(z, exact, rtol=1e-5, atol=1e-5)
     left = toprung.last_receipt()
-    assert left is not None and Launch.count == left.launches == 1
+    assert left is not None and hopper_on_cpu.Bound.count == left.launches == 1
     assert (left.precision, left.kernels, left.own) == ("fp32x", (f"hopper_inflight {SMALL}",), True)
     assert left.why == "3 products in 1 launch" and left.problem == "3 products, 3×64 · 64×5 to 33×80 · 80×40"
     with pytest.raises(errors.Overlap, match="out"):
         toprung.matmul_grouped(a[1:], b[1:], [c[1], a[1][:33, :40]])
-    assert Launch.count == 1
+    assert hopper_on_cpu.Bound.count == 1
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Any]:
@@ -262,16 +247,16 @@ def test_a_group_like_an_earlier_one_is_not_looked_at_again(into: bool, monkeypa
         assert left is not None and (left.launches, left.why) == (1, "3 products in 1 launch")
 
 
-class Computed(Launch):
+class Computed(hopper_on_cpu.Bound):
     """A launch by NumPy, from the parameters of the kernel: nothing is compiled."""
 
-    def __init__(self, session: Folder, kernel: Any, groups: int, local: int, kinds: str, fixed: Any, overlap: bool) -> None:
-        (_, self.trans_a, self.trans_b, *self.align), self.macros = kernel
-        self._fixed = [np.atleast_1d(x) for x in fixed]
+    def __init__(self, session: Any, launch: Any) -> None:
+        super().__init__(session, launch)
+        (_, self.trans_a, self.trans_b, *self.align), self.macros = launch.kernel
 
-    def __call__(self, queue: Any, *values: Any) -> None:
-        Launch.count += 1
-        (group,) = self._fixed[0]
+    def start(self, session: Any, stream: int) -> None:
+        hopper_on_cpu.Bound.count += 1
+        (group,) = self.kept[-1]
         for of in group["of"][: group["count"]]:
             m, n, k, lda, ldb, ldc = (int(of[name]) for name in ("M", "N", "K", "lda", "ldb", "ldc"))
             a = array_at(int(of["a"]), (m, k), (1, lda) if self.trans_a else (lda, 1), None, False)
@@ -286,7 +271,7 @@ class Computed(Launch):
 
 @pytest.fixture
 def by_numpy(device: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "Overlapping", Computed)
+    monkeypatch.setattr(type(device), "bound", Computed)
     monkeypatch.setattr(group, "product_source", lambda *what, **macros: (what, macros))
 
 
@@ -352,7 +337,7 @@ def test_overlaps_are_refused_again() -> None:
     good = [np.empty((30, 70), np.float32), np.empty((40, 70), np.float32)]
     for _ in range(3):
         toprung.matmul_grouped(a, b, good)
-    before = Launch.count
+    before = hopper_on_cpu.Bound.count
     bad = ([whole[20:50], good[1]], [good[0], whole[:40]], [good[0], whole[69:109]], [whole[100:130], whole[120:160]])
     for out in bad:
         with pytest.raises(errors.Overlap, match="out"):
@@ -361,9 +346,9 @@ def test_overlaps_are_refused_again() -> None:
     locked.flags.writeable = False
     with pytest.raises(errors.BadShape, match=r"pair 1: .*read-only"):
         toprung.matmul_grouped(a, b, [good[0], locked])
-    assert Launch.count == before
+    assert hopper_on_cpu.Bound.count == before
     toprung.matmul_grouped(a, b, [whole[70:100], whole[100:140]])
-    assert Launch.count == before + 1
+    assert hopper_on_cpu.Bound.count == before + 1
     columns = drawn(3, (40, 140))[0]  # they lie between each other, and share nothing
     toprung.matmul_grouped(a, b, [columns[:30, :70], columns[:, 70:]])
     np.testing.assert_allclose(columns[:, 70:], np.float64(a[1]) @ b[1], rtol=1e-4, atol=1e-5)
@@ -410,7 +395,7 @@ def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, con
 def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "has_large_parameters", lambda: False)
     several = Group([(5 + i % 7, 9, 64 + i) for i in range(40)], batch=2)
-    assert several.run(folder).launches == Launch.count == 2, "80 products, and 64 to a launch"
+    assert several.run(folder).launches == hopper_on_cpu.Bound.count == 2, "80 products, and 64 to a launch"
     several.check()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
 from toprung.backends.base import Source
+from toprung.backends.plan import Map
 from toprung.kernels.hopper_sgemm import cost, launches
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
@@ -34,17 +34,10 @@ class Folder(hopper_on_cpu.Folder):
         begin = "lay.cu" if source.kernel == "lay" else "epilogue.cuh"
         return hopper_on_cpu.translated(source, Path(__file__).with_name("hopper_fp32_on_cpu.h"), begin, GONE)
 
-    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
+    def encoded(self, of: Map, address: int) -> Any:
         """As the header's ``TensorMap``."""
-        assert address % 16 == 0 and ld % 4 == 0 and ld >= cols and max(box) <= 256
-        return np.frombuffer(np.array([address, rows, cols, ld, *box], np.int64).tobytes(), np.void(48).dtype)
-
-
-class Launch(hopper_on_cpu.Launch):
-    """Whose arguments can be replaced."""
-
-    def replace(self, place: int, value: Any) -> None:
-        self._fixed[place] = np.atleast_1d(value)
+        assert address % 16 == 0 and of.stride % 16 == 0 and of.stride >= 4 * of.cols and max(of.box) <= 256
+        return np.array([address, of.rows, of.cols, of.stride // 4, *of.box], np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "Overlapping", Launch)
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
 
 
@@ -85,28 +77,28 @@ def product(
     if beta == 0:
         folder.upload(kept[2], np.full(M * lds[2], np.nan, np.float32))
     begins = {"align_a": 1 if skip[0] else 4, "align_b": 1 if skip[1] else 4}
-    call = aligned(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **begins)
+    call = aligned(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **begins, beta_zero=beta == 0)
     with pytest.MonkeyPatch.context() as patch:
         if parts:
             patch.setattr(cost, "PART", -1.0)  # as many parts as may be
         plan = SgemmLaunches(folder, call, variant, limit, **how)  # type: ignore[arg-type]
-        want = alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
+        run, want = plan.starter(), alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):
             want = want + beta * c if beta else want
-            plan.run(kept[0].pointer, skip[0], kept[1].pointer, skip[1], kept[2].pointer, 0, alpha, beta)
+            run(kept[0].pointer, skip[0], kept[1].pointer, skip[1], kept[2].pointer, 0, alpha, beta)
             found = kept[2].array[kept[2].pointer - kept[2].array.ctypes.data :][: 4 * M * lds[2]].view(np.float32).reshape(M, -1)
             np.testing.assert_array_equal(found[:, :N], want)
             assert np.isnan(found[:, N:]).all()
             c, want = found[:, :N].copy(), alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
-    flags = plan.flags(folder.queue)
-    assert not flags.array[flags.pointer - flags.array.ctypes.data :][: flags.nbytes].any()  # type: ignore[attr-defined]
+    if plan.plan.flags_bytes:
+        assert not any(ctypes.string_at(folder.flags(None, plan.plan.flags_bytes), plan.plan.flags_bytes)), "left as found"
     return plan
 
 
 @pytest.mark.parametrize("trans", ["NN", "TN", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TT"))])
 def test_layouts_edges_and_parts_of_tiles(folder: Folder, trans: str) -> None:
     plan = product(folder, 132, 260, 100, trans, alpha=0.5, beta=-1.0)
-    assert plan.launches == (1 if trans == "TN" else 2)
+    assert any(launch.name == "lay" for launch in plan.plan.launches) == (trans != "TN")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +143,7 @@ def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
         assert "128 rows" in refused and bm == 64
         return
     plan = product(folder, bm + 8, AREA // bm + 4, 52, "NN", variant=variant)
-    assert plan.launches == 1
+    assert [launch.name for launch in plan.plan.launches] == ["multiply"]
 
 
 COPYING = replace(TINY, COPY=1)
@@ -161,14 +153,16 @@ COPYING = replace(TINY, COPY=1)
 def test_operands_are_copied_where_they_lie(folder: Folder, trans: str) -> None:
     """Rows begin anywhere, tiles and stages have edges, links of a chain and parts of tiles; padding is NaN and goes nowhere."""
     plan = product(folder, 133, 261, 99, trans, alpha=0.5, beta=-1.0, pad=(1, 2, 1), skip=(1, 3), variant=COPYING, LINK=2)
-    assert plan.launches == 1 and plan.workspace_bytes < 4 * 4 * 128 * 256 + 1024, "nothing is laid out"
-    assert plan.kernel(False).defines["COPY_A"] == 1 + (trans[0] == "T")  # type: ignore[attr-defined]
+    assert all(launch.name == "multiply" for launch in plan.plan.launches) and plan.plan.lent_bytes < 4 * 4 * 128 * 256 + 1024, (
+        "nothing is laid out"
+    )
+    assert plan.plan.launches[0].kernel.defines["COPY_A"] == 1 + (trans[0] == "T")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("trans", ["NN", pytest.param("TT", marks=pytest.mark.slow)])
 def test_one_operand_is_copied_and_the_copy_engine_fetches_the_other(folder: Folder, trans: str) -> None:
     plan = product(folder, 132, 260, 50, trans, variant=COPYING)
-    found = plan.kernel(False).defines  # type: ignore[attr-defined]
+    found = plan.plan.launches[-1].kernel.defines
     assert (found["COPY_A"], found["COPY_B"]) == {"NN": (1, 0), "TT": (0, 1)}[trans]
 
 
@@ -205,8 +199,7 @@ def test_a_planted_bug_of_copies_is_found(folder: Folder, monkeypatch: pytest.Mo
 
 def test_more_tiles_than_blocks(folder: Folder) -> None:
     plan = product(folder, 260, 516, 26, "TN")
-    (step,) = plan.steps()
-    assert step.schedule == (4, 9 % 4 + 4)
+    assert plan.schedules[0] == (4, 9 % 4 + 4)
 
 
 @pytest.mark.slow
@@ -217,7 +210,7 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
     plan = product(folder, 260, 516, 35, "NN", variant=SgemmConfig(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
-    assert bool(plan.steps()[0].schedule.shared) == cut
+    assert bool(plan.schedules[0].shared) == cut
 
 
 @pytest.mark.parametrize(
@@ -229,9 +222,10 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
 )
 def test_sums_in_links_of_a_chain(folder: Folder, trans: str, link: int) -> None:
     plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, LINK=link, pad=(4, 4, 4))  # six stages
-    (step,) = plan.steps()
-    assert step.schedule.grid == 4 and 0 < step.schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
-    assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
+    schedule = plan.schedules[0]
+    assert schedule.grid == 4 and 0 < schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
+    rows = {one.when: one.kernel.defines.get("ROWS") for one in plan.plan.launches if one.name == "multiply"}
+    assert rows["beta"] and not rows["no beta"]
 
 
 @pytest.mark.slow
@@ -244,30 +238,10 @@ def test_links_shorten_the_errors_of_long_sums(folder: Folder, variant: SgemmCon
     errors = []
     for link in (4, 1000):
         plan = SgemmLaunches(folder, call, variant, cut=False, LINK=link)  # type: ignore[arg-type]
-        plan.run(kept[0].pointer, 0, kept[1].pointer, 0, kept[2].pointer, 0, 1.0, 0.0)
+        plan.starter()(kept[0].pointer, 0, kept[1].pointer, 0, kept[2].pointer, 0, 1.0, 0.0)
         found = kept[2].array[kept[2].pointer - kept[2].array.ctypes.data :][: 4 * 64 * 64].view(np.float32).reshape(64, 64)
         errors.append(np.linalg.norm(found - a.astype(float) @ b))
     assert errors[0] < 0.5 * errors[1]
-
-
-def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Source] = []
-
-    class Slow(Launch):
-        def __init__(self, session: Any, source: Source, *rest: Any) -> None:
-            made.append(source)
-            time.sleep(0.05)
-            super().__init__(session, source, *rest)
-
-    monkeypatch.setattr(launches, "Overlapping", Slow)
-    call = aligned(40, 52, 60, 1, True)
-    plan = SgemmLaunches(folder, call, TINY)  # type: ignore[arg-type]
-    threads = [threading.Thread(target=plan.reserve) for _ in range(3)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert sorted(one.defines.get("ROWS", 0) for one in made) == [0, 2], "for β = 0 and for another β"
 
 
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
@@ -279,8 +253,7 @@ def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
 def test_a_narrow_c_is_written_through_shared_memory(folder: Folder, beta: float) -> None:
     """Behind links of a chain, whose sums lay there; and a second tile's links come there again."""
     plan = product(folder, 263, 519, 75, "TN", beta=beta, LINK=2, pad=(1, 1, 0), NARROW_C=1)
-    (step,) = plan.steps()
-    assert not plan.kernel(beta != 0).defines.get("ROWS") and step.schedule.grid == 4  # type: ignore[attr-defined]
+    assert not any(launch.kernel.defines.get("ROWS") for launch in plan.plan.launches) and plan.schedules[0].grid == 4
     product(folder, 66, 69, 20, "TN", beta=beta, pad=(2, 3, 2), NARROW_C=1)
 
 
@@ -299,4 +272,4 @@ def test_without_alpha_operands_are_not_read(folder: Folder) -> None:
 @pytest.mark.slow
 def test_panels(folder: Folder) -> None:
     plan = product(folder, 70, 72, 40, "NT", limit=13_000)
-    assert len(plan.panels) > 2 and plan.workspace_bytes < 13_000 + 4 * 4 * 128 * 256 + 512
+    assert len(plan.panels) > 2 and plan.plan.workspace_bytes < 13_000 + 4 * 4 * 128 * 256 + 512

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import pytest
 import hopper_on_cpu
 import inflight_study
 from conftest import require
-from hopper_on_cpu import Launch, Plants, aligned, each_plant, planted
+from hopper_on_cpu import Plants, aligned, each_plant, planted
 from toprung.backends.base import Source
 from toprung.kernels.hopper_inflight import config as configs
 from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import InflightLaunches
+from toprung.kernels.hopper_inflight.family import launches
 
 GONE = ("consumers_meet",)
 SMALL = InflightConfig(1, 32, 5, GROUP=2)
@@ -49,7 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "Overlapping", lambda *what: Launch(*what, True))
     monkeypatch.setattr(family, "kernel_of", lambda session, source: source)
 
 
@@ -92,9 +90,9 @@ class Product:
         strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
         desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how)
         session: Any = folder
-        launches = InflightLaunches(session, desc, config)
-        launches.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
-        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(launches._count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        made = launches(session, desc, config)
+        made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
+        self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
         return c[:, :, :N]
 
@@ -461,7 +459,6 @@ import numpy as np
 sys.path[:] = {path!r}
 import test_hopper_inflight_on_cpu as here
 
-here.family.Overlapping = lambda *what: here.Launch(*what, True)
 here.family.kernel_of = lambda session, source: source
 original = here.configs.product_source
 def planted(*what, **macros):

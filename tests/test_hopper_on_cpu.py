@@ -12,7 +12,7 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Folder, Launch, aligned
+from hopper_on_cpu import Folder, aligned, counted
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches, sources
 from toprung.kernels.hopper_fp32x.config import Variant
@@ -31,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "Overlapping", Launch)
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(launches, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
 
@@ -64,14 +63,13 @@ class Operands:
         return np.pad(x, ((0, 0), (0, 0), (0, self.padding)), constant_values=np.float32(np.nan))
 
     def run(
-        self, plan: Fp32xLaunches, alpha: float = 1.0, beta: float = 0.0, prepare: bool = False
+        self, plan: Any, alpha: float = 1.0, beta: float = 0.0, prepare: bool = False
     ) -> Any:  # fmt: skip
         a, b, c = self.laid(self.a, self.turned[0] == "T"), self.laid(self.b, self.turned[1] == "T"), self.laid(self.c, False)
         if not beta:
             c[:] = np.nan
-        session: Any = plan.session
-        second = SplitOperand(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
-        plan.run(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
+        second = SplitOperand(plan.session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
+        plan.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
         assert np.isnan(c[:, :, -self.padding :]).all(), "written outside"
         return c[:, :, : -self.padding]
 
@@ -79,10 +77,6 @@ class Operands:
         with np.errstate(invalid="ignore"):
             product = np.matmul(self.a.astype(np.float64), self.b.astype(np.float64))
         return alpha * product + beta * self.c.astype(np.float64)
-
-
-def counted(plan: Fp32xLaunches) -> int:
-    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.buffer.pointer))[0])  # type: ignore[attr-defined]
 
 
 def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:

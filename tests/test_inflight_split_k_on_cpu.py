@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import golden
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Launch, aligned
+from hopper_on_cpu import aligned
 from test_hopper_inflight_on_cpu import GONE, NAMES, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
@@ -21,7 +20,6 @@ from toprung.kernels.hopper_inflight_split_k import launches
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
 from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs
 from toprung.kernels.hopper_inflight_split_k.family import FAMILY
-from toprung.kernels.hopper_inflight_split_k.launches import PartsLaunches
 
 H200 = golden.devices()["h200-cuda"]
 SMALL = PartsConfig(1, 32, 5, GROUP=2, PARTS=3)
@@ -45,7 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "Overlapping", Launch)
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
 
 
@@ -61,9 +58,9 @@ class InParts(Product):
             c[...] = np.nan
         align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
         lds, how = (x.shape[2] for x in (a, b, c)), {"align_a": align, "align_b": align, "align_c": align}
-        made = PartsLaunches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
+        made = launches.launches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
-        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(made.count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
         return c[:, :, :N]
 

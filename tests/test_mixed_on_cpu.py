@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from typing import Any
 
@@ -16,7 +15,7 @@ from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
 from toprung.kernels.hopper_inflight import config as configs
 from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import InflightLaunches
+from toprung.kernels.hopper_inflight.family import launches
 
 folder, on_cpu = inflight.folder, inflight.on_cpu
 
@@ -89,9 +88,9 @@ class Mixed(Product):
             M, N, K, batch, *turned, *lds, *strides, align_a=align[0], align_b=align[1], align_c=1,
             type_a=self.types[0], type_b=self.types[1],
         )  # fmt: skip
-        launches = InflightLaunches(folder, desc, config)
-        launches.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
-        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(launches._count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        made = launches(folder, desc, config)
+        made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
+        self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
         return c[:, :, :N]
 

@@ -13,14 +13,14 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Launch, Plants, aligned, each_plant, planted
+from hopper_on_cpu import Plants, aligned, each_plant, planted
 from test_hopper_inflight_on_cpu import GONE, LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.kernels.hopper_fp32x import launches as fp32x
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
 from toprung.kernels.hopper_presplit import launches
 from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, product_source
-from toprung.kernels.hopper_presplit.launches import CHUNK_WORDS, Claims, PresplitLaunches
+from toprung.kernels.hopper_presplit.launches import CLAIM_BYTES, PresplitLaunches
 
 SMALL = PresplitConfig(2, 64, 3, GROUP=2)
 
@@ -52,7 +52,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (launches, fp32x):
-        monkeypatch.setattr(module, "Overlapping", Launch)
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
         monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
     monkeypatch.setattr(launches, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
@@ -92,7 +91,7 @@ class Presplit(Product):
         plain = dataclasses.replace(desc, type_a="float32")
         second = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else b.ctypes.data
         made.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
-        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(made.count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
         return c[:, :, :N]
 
@@ -168,12 +167,6 @@ def test_a_launch_splits_b_as_the_splitting_pass_does(folder: Folder, K: int) ->
         assert close(split_apart(one, folder), one)
 
 
-def words_of(made: PresplitLaunches) -> Any:
-    """Return the words in which blocks claim pieces, of all steps so far."""
-    claims = Claims.of(made.session)
-    return np.ctypeslib.as_array((ctypes.c_uint32 * CHUNK_WORDS).from_address(claims._chunks[-1].pointer))  # type: ignore[attr-defined]
-
-
 @pytest.mark.slow
 def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
     """Run the same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
@@ -185,13 +178,8 @@ def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
         run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, 0.0)
         exact = alpha * (a.astype(float) @ b.T.astype(float))
         assert np.abs(c - exact).max() <= 1e-5 * np.sqrt(96)
-        assert not words_of(made).any()
-
-
-def test_where_no_words_are_left_b_is_split_by_a_launch_of_its_own(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Claims, "take", lambda self: 0)
-    one = Presplit.like(Product.of(70, 40, 75, trans="NT"))
-    assert close(one.run(folder, SMALL), one)
+        words = ctypes.string_at(folder.flags(None, CLAIM_BYTES), CLAIM_BYTES)
+        assert not any(words)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import itertools
 from typing import Any
@@ -12,12 +11,11 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Folder, Launch
+from hopper_on_cpu import Folder, counted
 from test_hopper_on_cpu import Operands, close
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_strassen import launches, sources
 from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD, Form
-from toprung.kernels.hopper_strassen.launches import StrassenLaunches
 from toprung.kernels.hopper_strassen.sizes import half
 
 SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
@@ -33,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "Overlapping", Launch)
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(launches, "cluster_of", lambda half_k: 1)  # a cluster's blocks would have to run at once
 
@@ -44,10 +41,6 @@ def test_a_form_is_a_product_of_2x2_blocks(form: Form) -> None:
     for q, i, j in itertools.product(range(4), repeat=3):
         found = sum(c * a[i] * b[j] for c, a, b in zip(form.c[q], form.a, form.b, strict=True))
         assert found == (i % 2 == j // 2 and (i // 2, j % 2) == (q // 2, q % 2))
-
-
-def counted(plan: StrassenLaunches) -> int:
-    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.buffer.pointer))[0])  # type: ignore[attr-defined]
 
 
 def run(plan: Any, one: Operands, alpha: float = 1.0, beta: float = 0.0) -> Any:
@@ -65,7 +58,7 @@ def run(plan: Any, one: Operands, alpha: float = 1.0, beta: float = 0.0) -> Any:
 )  # fmt: skip
 def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], turned: str, form: Form) -> None:
     one = Operands.of(*sizes, turned=turned)
-    plan = StrassenLaunches(folder, one.call(), SMALL, form)
+    plan = launches.launches(folder, one.call(), SMALL, form)
     found = run(plan, one, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0), NORMWISE) and not counted(plan)
     assert np.array_equal(found, run(plan, one, 0.5, 2.0)), "other bits the second time"
@@ -75,7 +68,7 @@ def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], tur
 @pytest.mark.slow
 def test_sums_of_one_sign_are_not_biased(folder: Any) -> None:
     one = Operands.of(70, 66, 128)
-    plan = StrassenLaunches(folder, one.call(), SMALL)
+    plan = launches.launches(folder, one.call(), SMALL)
     assert hopper_on_cpu.biased(one, lambda: run(plan, one)) == {}
 
 
@@ -95,7 +88,7 @@ def near_the_largest(one: Operands) -> None:
 def test_what_is_not_finite_reaches_nothing_else(folder: Any, change: Any, turned: str) -> None:
     one = Operands.of(70, 50, 96, turned=turned)
     change(one)
-    plan = StrassenLaunches(folder, one.call(), SMALL)
+    plan = launches.launches(folder, one.call(), SMALL)
     before = counted(plan)
     for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
         found, exact = run(plan, one, alpha, beta), one.reference(alpha, beta)
@@ -114,14 +107,14 @@ def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
     one = Operands.of(64, 64, 64)
     one.a[:, :32] *= np.float32(2.0**-80)
     one.b[:, :, 7] = 0
-    found = run(StrassenLaunches(folder, one.call(), SMALL), one)
+    found = run(launches.launches(folder, one.call(), SMALL), one)
     assert close(found, one.reference(), NORMWISE) and not found[0, :, 7].any()
 
 
 @pytest.mark.slow
 def test_pieces_add_up(folder: Any) -> None:
     one = Operands.of(130, 100, 200, turned="NT")
-    plan = StrassenLaunches(folder, one.call(), SMALL, longest=96)
+    plan = launches.launches(folder, one.call(), SMALL, longest=96)
     assert len(plan.pieces) == 2 * 2 * 3
     for alpha, beta in ((1.0, 0.0), (2.0, -0.5)):
         assert close(run(plan, one, alpha, beta), one.reference(alpha, beta), NORMWISE)

@@ -32,7 +32,7 @@ import once
 import toprung
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
-from toprung.backends import nvrtc
+from toprung.backends import launcher, nvrtc  # noqa: F401  # faults are planted in what is loaded
 from toprung.blas import calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused

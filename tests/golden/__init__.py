@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ import numpy as np
 
 from toprung.backends import cublas
 from toprung.backends.base import Session, Source
-from toprung.backends.overlap import Overlapping
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
 from toprung.device import Device
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
@@ -208,28 +208,54 @@ class Recorder:
         """A made-up address."""
         return SimpleNamespace(buffer=SimpleNamespace(handle=WORKSPACE, pointer=WORKSPACE, nbytes=nbytes), lock=threading.RLock())
 
-    def tensor_map(self, buffer: Any, rows: int, cols: int, box: tuple[int, int]) -> Any:
-        """Return the words of a tensor map that nobody reads."""
-        return np.array([buffer.pointer, rows, cols, *box], np.int64)
-
-    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
-        """Return the words of a tensor map, as many bytes as a real one."""
-        return np.void(np.array([address, rows, cols, ld, *box], np.int64).tobytes().ljust(128, b"\0"))
-
     def current(self) -> Any:
         """Nothing to make current."""
         return contextlib.nullcontext()
 
-    def relaunch(self, kernel: Any, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
-        """Keep what is launched, with all its arguments."""
-        return lambda queue, *values: self.keep(kernel.source, tuple(groups), tuple(local), fixed, values)
+    def flags(self, stream: int, nbytes: int) -> int:
+        """A made-up address."""
+        return OWN
 
-    def keep(self, source: Source, groups: Any, local: Any, fixed: Sequence[Any], values: Sequence[Any]) -> None:
+    def launcher(self, plan: Plan) -> Any:
+        """Return a function that keeps what is launched, with all its arguments."""
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None, addend: int = 0, packed: int = 0,
+        ) -> None:  # fmt: skip
+            handles, first = (a, b, c, addend, workspace or WORKSPACE, packed, OWN), (offset_a, offset_b, offset_c, 0, 0, 0, 0)
+            for launch in plan.due(alpha, beta):
+                words = (_word(argument, handles, first, plan.sizes, (alpha, beta, 1.0)) for argument in launch.arguments)
+                self.keep(launch, words)
+
+        return run
+
+    def keep(self, launch: KernelLaunch, words: Iterable[str]) -> None:
         """One line a launch: function, grid, block, source with macros, arguments."""
+        source = launch.kernel.source
         made = digest([*tokens(source.text), *(f"{k}={v}" for k, v in sorted(source.defines.items()))])
-        args = digest([*(np.asarray(v).tobytes().hex() for v in fixed), *(repr(v) for v in values)])
-        grid, block = ("x".join(map(str, size)) for size in (groups, local))
-        self.launched.append(f"{source.kernel} {grid} {block} {made} {args}")
+        grid, block = ("x".join(map(str, size)) for size in (launch.groups, launch.local))
+        self.launched.append(f"{source.kernel} {grid} {block} {made} {digest(list(words))}")
+
+
+def _word(argument: Any, handles: Any, first: Any, sizes: tuple[int, int], numbers: tuple[float, ...]) -> str:
+    """Return an argument of a launch as text."""
+    match argument:
+        case Handle(slot):
+            return f"{handles[slot]:x}"
+        case First(slot, plus):
+            return str(first[slot] + plus)
+        case Address(slot, plus) | Map(slot, plus):
+            size = sizes[slot] if slot < len(sizes) else 4
+            shape = (
+                [argument.rows, argument.cols, argument.stride, argument.box, argument.dtype] if isinstance(argument, Map) else ""
+            )
+            return f"{handles[slot] + size * first[slot] + plus:x} {shape}"
+        case Scalar(number):
+            return repr(numbers[number])
+        case np.generic():
+            return argument.tobytes().hex()
+    return f"{argument.handle:x}"
 
 
 def digest(words: Sequence[str]) -> str:
@@ -239,27 +265,12 @@ def digest(words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Have Hopper's launches kept by their session's recorder, and cuBLAS believed to be installed."""
-    begin, start, library = Overlapping.__init__, Overlapping.__call__, cublas.library
-
-    def init(self: Any, session: Any, kernel: Any, groups: int, local: int, kinds: str, fixed: Any, overlap: bool = True) -> None:
-        self.kept = session, kernel.source, groups, local, list(fixed)
-
-    def call(self: Any, queue: Any, *values: Any) -> None:
-        session, source, groups, local, fixed = self.kept
-        session.keep(source, (groups,), (local,), fixed, values)
-
-    def replace(self: Any, place: int, value: Any) -> None:
-        self.kept[4][place] = value
-
-    kept = Overlapping.replace
-    patched: Any = Overlapping
-    patched.__init__, patched.__call__, patched.replace = init, call, replace
+    """Have cuBLAS believed to be installed."""
+    library = cublas.library
     cublas.library = lambda: "installed"
     try:
         yield
     finally:
-        patched.__init__, patched.__call__, patched.replace = begin, start, kept
         cublas.library = library
 
 

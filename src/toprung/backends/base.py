@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.errors import BuildError
 from toprung.forks import renewed
@@ -29,14 +30,8 @@ FLAGS = ("separate", "mad", "fast")
 Launch = Callable[[], None]
 """Function that puts one launch, its arguments bound beforehand, into the session's queue."""
 
-Relaunch = Callable[..., None]
-"""Function ``(queue, *values)`` that puts one launch with new leading arguments into a queue; for one thread at a time."""
-
 HOLD_SECONDS = 0.02
 """Seconds after which a held queue goes on by itself."""
-
-SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
-"""Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
 
 
 _FIRST_ERROR = re.compile(
@@ -148,7 +143,7 @@ class Workspace:
 
 
 class Session(Protocol):
-    """An opened device with one in-order queue. Launches of ``relaunch`` may go into other programs' queues, too."""
+    """An opened device with one in-order queue. A launcher may put launches into other programs' queues, too."""
 
     queue: Any
 
@@ -199,12 +194,10 @@ class Session(Protocol):
     def submit(self) -> None:
         """Hand the work in the queue to the device now, without waiting."""
 
-    def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
-        """Return a launch that takes new leading arguments of these ``kinds`` (see ``SLOTS``) each time; ``fixed`` ones follow.
+    def launcher(self, plan: Plan) -> Run:
+        """Return a function that puts a plan's launches into a queue; for one thread. LaunchError if the device cannot run them.
 
-        It may start before the kernel before it in the queue is done, where the backend can do that and ``Source.waits``.
+        A launch may start before the one before it in the queue is done, where the backend can do that and ``Source.waits``.
         """
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:

@@ -10,8 +10,6 @@ import ctypes
 import functools
 import importlib.util
 import itertools
-import math
-import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,24 +24,21 @@ from toprung.backends import cubin, nvml, nvrtc
 from toprung.backends.base import (
     DYNAMIC_SHARED,
     HOLD_SECONDS,
-    SLOTS,
     Buffer,
     Kernel,
     Launch,
-    Relaunch,
     Resources,
     Session,
     Source,
     Workspace,
 )
+from toprung.backends.launcher import Bound, checked, described, in_memory, launcher, status_text
+from toprung.backends.plan import KernelLaunch, Map, Plan, Run
 from toprung.device import FP32_LANES, Device
-from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
+from toprung.errors import BadArgument, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
 from toprung.forks import in_child, renewed
 
 INSTALL = 'pip install "toprung[cuda]"'
-MAX_GROUPS = (2**31 - 1, 65535, 65535)
-"""Work-groups in each dimension of a launch, on every NVIDIA GPU."""
-TENSOR_MAP_BYTES = 128
 HOLD = Path(__file__).with_name("hold.cu")
 PORTABLE_CLUSTER = 8
 """Largest cluster that every GPU with clusters can run; larger ones are asked for by name."""
@@ -98,20 +93,15 @@ def _driver() -> Any:
         let_through(error)
         return "no NVIDIA driver found; an NVIDIA GPU needs one, other devices do not"
     if status:
-        return f"the driver does not start: {_text(driver, status)}"
+        return f"the driver does not start: {status_text(driver, status)}"
     return driver
-
-
-def _text(driver: Any, status: Any) -> str:
-    meaning = driver.cuGetErrorString(status)[1]
-    return f"{status.name}, {meaning.decode()}" if meaning else str(status.name)
 
 
 def _call(result: tuple[Any, ...]) -> Any:
     """Return what a driver call gave (a tuple if it gave several things), or raise _DriverError."""
     status, *values = result
     if status:
-        raise _DriverError(status, _text(_driver(), status))
+        raise _DriverError(status, status_text(_driver(), status))
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -308,6 +298,8 @@ class CUDASession:
         self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
         self._workspace_lock = renewed(threading.Lock())
+        self._flags: dict[int, CUDABuffer] = {}
+        self._outgrown: list[CUDABuffer] = []
         self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS and _call(driver.cuDriverGetVersion()) >= CAPTURES_OVERLAPS
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
@@ -328,7 +320,7 @@ class CUDASession:
     def load(self, binary: bytes, source: Source) -> CUDAKernel:
         self._alive()
         driver, device = self._driver, self.device
-        what, codes = _described(source), driver.CUresult
+        what, codes = described(source), driver.CUresult
         try:
             module = _call(driver.cuModuleLoadData(binary))
             function = _call(driver.cuModuleGetFunction(module, source.symbol.encode()))
@@ -408,8 +400,8 @@ class CUDASession:
         # lay the arguments out once, so that a launch is one call
         self._alive()
         assert isinstance(kernel, CUDAKernel)
-        driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
-        grid, block = _checked(what, kernel, groups, local)
+        driver, what = self._driver, f"{described(kernel.source)} on {self.device}"
+        grid, block = checked(what, kernel, groups, local)
         if kernel.source.language == "cubin":
             sizes = [a.nbytes if isinstance(a, np.generic) else 8 for a in args]
             cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.symbol, block, sizes)
@@ -417,7 +409,7 @@ class CUDASession:
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))
         # the driver takes an array of addresses of the arguments; all of it must live as long as the launch
-        values = [_argument(a) for a in args]
+        values = [in_memory(a) for a in args]
         addresses = np.array([value.ctypes.data for value in values], np.uint64)
         kept = (kernel, tuple(args), values, addresses)
         function, dynamic, at = kernel.function, kernel.dynamic, int(addresses.ctypes.data)
@@ -427,7 +419,7 @@ class CUDASession:
             enter(context)  # another session, or another thread, may have been here
             (status,) = start(function, *grid, *block, dynamic, queue, at, 0)
             if status:
-                raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
+                raise LaunchError(f"{what} with {len(kept[1])} arguments: {status_text(driver, status)}")
             self._last = what
 
         return launch
@@ -437,24 +429,14 @@ class CUDASession:
 
         ``box``: rows and columns; a row of it has 128 bytes at most and comes swizzled by 128 bytes. Wants rows of whole 16 bytes.
         """
-        d = self._driver
-        kind, swizzle = d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
-        return self._encoded("fp16", kind, swizzle, _pointer(buffer), (rows, cols), 2 * cols, box)
+        return self._encoded("fp16", _pointer(buffer), (rows, cols), 2 * cols, box)
 
-    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> np.void:
-        """Return a tensor map of fp32, ``ld`` elements from row to row; boxes of at most 256 × 256, and not swizzled.
-
-        ``address`` and rows begin on 16 bytes.
-        """
-        d = self._driver
-        kind, swizzle = d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE
-        return self._encoded("fp32", kind, swizzle, address, (rows, cols), 4 * ld, box)
-
-    def _encoded(
-        self, of: str, kind: Any, swizzle: Any, address: int, shape: tuple[int, int], stride: int, box: tuple[int, int]
-    ) -> np.void:
+    def _encoded(self, of: str, address: int, shape: tuple[int, int], stride: int, box: tuple[int, int]) -> np.void:
         self._alive()
         d, (rows, cols) = self._driver, shape
+        kinds, swizzles = d.CUtensorMapDataType, d.CUtensorMapSwizzle
+        kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_FLOAT{of[2:]}")
+        swizzle = swizzles.CU_TENSOR_MAP_SWIZZLE_128B if of == "fp16" else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE
         try:
             found = _call(
                 d.cuTensorMapEncodeTiled(
@@ -498,51 +480,42 @@ class CUDASession:
         # nothing to do: a stream passes on what it is given
         self._alive()
 
-    def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
-        # eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones
+    def launcher(self, plan: Plan) -> Run:
         self._alive()
-        assert isinstance(kernel, CUDAKernel)
-        driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
-        grid, block = _checked(what, kernel, groups, local)
-        leading = len(kinds)
-        raw = bytearray(8 * (leading + len(fixed)))
-        memory = np.frombuffer(raw, np.uint64)
-        addresses = memory.ctypes.data + 8 * np.arange(memory.size, dtype=np.uint64)
-        for i, value in enumerate(fixed):
-            memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
-        pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
-        function, at, own = kernel.function, int(addresses.ctypes.data), self.queue
-        current, enter = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
-        context, number = self._context, int(self._context)
-        kept = (kernel, memory, addresses)
-        config = launch_config(driver, kernel, grid, block, self._can_overlap and kernel.source.waits)
-        last = None
+        return launcher(self, plan)
 
-        def start(stream: Any) -> tuple[Any]:
-            nonlocal last
-            if stream != last:
-                last, config.hStream = stream, driver.CUstream(int(stream))
-            return driver.cuLaunchKernelEx(config, function, at, 0)  # type: ignore[no-any-return]
+    def bound(self, launch: KernelLaunch) -> Any:
+        """Return one launch with room for its arguments, see ``toprung.backends.launcher``."""
+        return Bound(self, launch)
 
-        def launch(queue: Any, *values: Any) -> None:
-            try:
-                pack(raw, 0, *values)
-            except OverflowError:  # a scalar beyond float32 is infinite there
-                pack(raw, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
-            before = current()[1]
-            if int(before) == number:
-                (status,) = start(own if queue is None else queue)
-            else:  # another device's turn, or no one's yet: leave things as they were
-                enter(context)
-                (status,) = start(own if queue is None else queue)
-                enter(before)
-            if status:
-                raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
-            self._last = what
+    def encoded(self, of: Map, address: int) -> NDArray[np.uint8]:
+        """Return the bytes of a tensor map of the matrix at an address.
 
-        return launch
+        Raises
+        ------
+        BadArgument
+            the address is not on 16 bytes
+        """
+        if address % 16:
+            raise BadArgument(f"an operand at {address:#x} is not on 16 bytes, as the call says; make an executable for align = 1")
+        made = self._encoded(of.dtype, address, (of.rows, of.cols), of.stride, of.box)
+        return np.frombuffer(made.tobytes(), np.uint8)
+
+    def flags(self, stream: int, nbytes: int) -> int:
+        """Return the address of a stream's flags: words that are 0 whenever no launch in it runs. Graphs keep the addresses."""
+        found = self._flags.get(stream)
+        if found is None or found.nbytes < nbytes:
+            with self._workspace_lock:
+                if found is not None:
+                    self._outgrown.append(found)
+                found = self._flags[stream] = self.allocate(max(nbytes, 1024))
+                self.upload(found, np.zeros(found.nbytes, np.uint8))
+        return found.pointer
+
+    def zero(self, address: int, words: int, stream: Any) -> None:
+        """Put into a stream that 32-bit words become 0."""
+        self._alive()
+        self._do(self._driver.cuMemsetD32Async(address, 0, words, stream))
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -686,57 +659,6 @@ class CUDASession:
         return LaunchError(
             f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
         )
-
-
-def _checked(what: str, kernel: CUDAKernel, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Grid and block in three dimensions, or LaunchError if the device has none of that size."""
-    grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
-    for size, most in zip(grid, MAX_GROUPS, strict=True):
-        if size > most:
-            raise LaunchError(
-                f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
-            )
-    if math.prod(block) > kernel.largest:
-        raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
-    return grid, block
-
-
-def launch_config(driver: Any, kernel: CUDAKernel, grid: Sequence[int], block: Sequence[int], overlaps: bool) -> Any:
-    """A launch's sizes for cuLaunchKernelEx; with ``overlaps`` it may start before the kernel before it in its stream is done."""
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.sharedMemBytes = kernel.dynamic
-    if overlaps:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        config.attrs = [attribute]
-        config.numAttrs = 1
-    return config
-
-
-def _narrowed(kind: str, value: Any) -> Any:
-    """A scalar as float32 has it, infinite where it is too large."""
-    with np.errstate(over="ignore"):
-        return float(np.float32(value)) if kind == "f" else value
-
-
-def _described(source: Source) -> str:
-    return f"{source.name} with {source.defines_text()}"
-
-
-def _argument(value: Buffer | np.generic) -> NDArray[Any]:
-    """A kernel argument in memory of its own; a tensor map's begins on 64 bytes."""
-    if not isinstance(value, np.generic):
-        value = np.uint64(_pointer(value))
-    if value.nbytes < TENSOR_MAP_BYTES:
-        return np.array(value)
-    room = np.zeros(value.nbytes + 64, np.uint8)
-    skip = -room.ctypes.data % 64
-    aligned = room[skip : skip + value.nbytes]
-    aligned[:] = np.frombuffer(value.tobytes(), np.uint8)
-    return aligned
 
 
 def _pointer(buffer: Buffer) -> int:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends import cuda, pocl_cache, pocl_cpu
-from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
+from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source, Workspace
+from toprung.backends.plan import SMALLEST, WORKSPACE, First, Handle, KernelLaunch, Plan, Run, Scalar
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.forks import in_child, renewed
@@ -463,37 +464,66 @@ class OpenCLSession:
         self._alive()
         self.queue.flush()
 
-    def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
+    def launcher(self, plan: Plan) -> Run:
         self._alive()
-        assert isinstance(kernel, OpenCLKernel)
-        cl, own = self._cl, self.queue
-        bound = _kernel_object(cl, kernel.program, kernel.source.kernel)
-        for i, value in enumerate(fixed):
-            bound.set_arg(len(kinds) + i, value)
-        types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
-        items = (*local, *(1 for _ in groups[len(local) :]))
-        self._need_room_for(kernel, items)
-        total = tuple(g * n for g, n in zip(groups, items, strict=True))
-        out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+        own = self.queue
+        bound = [self._planned(launch) for launch in plan.launches]
+        scales = None if plan.scales is None else [self._planned(launch) for launch in plan.scales]
 
-        def launch(queue: Any, *values: Any) -> None:
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None, addend: Any = None, packed: Any = None,
+        ) -> None:  # fmt: skip
             queue = own if queue is None else queue
+            handles, first = [a, b, c, addend, workspace], [offset_a, offset_b, offset_c, 0, 0]
+            if scales is not None and -SMALLEST <= alpha <= SMALLEST:
+                self._launch(queue, scales, handles, first, alpha, beta)
+            elif not plan.workspace_bytes or workspace is not None:
+                self._launch(queue, bound, handles, first, alpha, beta)
+            else:
+                work = self.workspace(queue, plan.workspace_bytes)
+                with work.lock:  # another product's launches must not come between these
+                    handles[WORKSPACE] = work.buffer.handle
+                    self._launch(queue, bound, handles, first, alpha, beta)
+
+        return run
+
+    def _planned(self, launch: KernelLaunch) -> tuple[Any, tuple[int, ...], tuple[int, ...], list[tuple[int, Any]], str]:
+        """Return a kernel object with the arguments that stay, its items, and the arguments that change with their places."""
+        kernel = launch.kernel
+        assert isinstance(kernel, OpenCLKernel)
+        made = _kernel_object(self._cl, kernel.program, kernel.source.kernel)
+        changing = list[tuple[int, Any]]()
+        for i, argument in enumerate(launch.arguments):
+            if isinstance(argument, Handle | First | Scalar):
+                changing.append((i, argument))
+            else:
+                made.set_arg(i, argument.handle if isinstance(argument, OpenCLBuffer) else argument)
+        items = (*launch.local, *(1 for _ in launch.groups[len(launch.local) :]))
+        self._need_room_for(kernel, items)
+        what = f"{kernel.source.name} with {kernel.source.defines_text()}"
+        return made, tuple(g * n for g, n in zip(launch.groups, items, strict=True)), items, changing, what
+
+    def _launch(self, queue: Any, some: Any, handles: list[Any], first: list[int], alpha: float, beta: float) -> None:
+        cl, numbers = self._cl, (alpha, beta, float(alpha != 0.0))
+        in_order = not queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+        for kernel, total, items, changing, what in some:
             try:
                 with np.errstate(over="ignore"):
-                    for i, (kind, value) in enumerate(zip(types, values, strict=True)):
-                        bound.set_arg(i, value if kind is None else kind(value))
-                if queue.properties & out_of_order:  # our launches build on each other
+                    for i, argument in changing:
+                        if isinstance(argument, Handle):
+                            kernel.set_arg(i, handles[argument.slot])
+                        elif isinstance(argument, First):
+                            kernel.set_arg(i, np.int64(first[argument.slot] + argument.plus))
+                        else:
+                            kernel.set_arg(i, np.float32(numbers[argument.number]))
+                if not in_order:  # our launches build on each other
                     cl.enqueue_barrier(queue)
-                cl.enqueue_nd_range_kernel(queue, bound, total, items)
-                if queue.properties & out_of_order:
+                cl.enqueue_nd_range_kernel(queue, kernel, total, items)
+                if not in_order:
                     cl.enqueue_barrier(queue)
             except cl.Error as error:
-                what = f"{kernel.source.name} with {kernel.source.defines_text()}"
                 raise LaunchError(f"{what} on {self.device}: {error}") from None
-
-        return launch
 
     def foreign(self, handle: Any, nbytes: int) -> OpenCLBuffer:
         return OpenCLBuffer(handle, nbytes)

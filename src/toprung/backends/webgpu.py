@@ -501,7 +501,7 @@ class WebGPUSession:
     bind_unsized = _without("work-group size that the runtime selects")  # a WGSL kernel states its own
     branch = new_queue = copy_in = copy_out = _without("second queue")
     record = wait = settle = _without("event of a second queue")
-    relaunch = workspace = _without("launches of the library")
+    launcher = workspace = _without("launches of the library")
     pinned, foreign = _without("page-locked host memory"), _without("memory of other libraries")
 
     def settle_queue(self, queue: Any) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from toprung.backends.base import Session
+from toprung.backends.plan import BETA, A, C, KernelLaunch, Plan, Run
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
 from toprung.gemm.desc import Desc
 from toprung.gemm.lowering import Copy, Multiply, Program
-from toprung.kernels.base import Run
 from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ACTIVATIONS, MOVE
-from toprung.kernels.launch import launches_of
+from toprung.kernels.launch import launches_of, memory
 
 GROUPS = 1 << 20
 """Largest number of work-groups of a copy: its work-items loop over more elements."""
@@ -52,8 +52,8 @@ class Executable:
         device, every = session.device, self.selections.items()
         self._launches = {desc: launches_of(session, desc, s.family, s.config, program.epilogue) for desc, s in every}
         scratch = (s.family.workspace_bytes(device, desc, s.config) for desc, s in every)
-        self.lent_bytes = max(scratch, default=0)
-        self.workspace_bytes = self.lent_bytes + 4 * sum(program.temporaries)
+        self.lent_bytes = max((launches.plan.lent_bytes for launches in self._launches.values()), default=0)
+        self.workspace_bytes = max(scratch, default=0) + 4 * sum(program.temporaries)
         counts = {desc: s.family.launch_count(device, desc, s.config) for desc, s in every}
         self.launches = sum(counts[s.desc] if isinstance(s, Multiply) else 1 for s in program.steps)
         self.is_direct = program.is_direct
@@ -186,10 +186,12 @@ def _copy(session: Session, step: Copy) -> Step:
     elements = planes * rows * cols
     fixed = [np.uint64(rows), np.uint64(cols), np.uint64(elements), *(np.int64(s) for s in (*step.src_strides, *step.dst_strides))]
     groups = (min(-(-elements // tile.work_items), GROUPS),)
-    launch = session.relaunch(loaded(session, MOVE, tile, switches), groups, (tile.work_items,), "PlPlf", fixed)
+    kernel = loaded(session, MOVE, tile, switches)
+    move = KernelLaunch("move", kernel, groups, (tile.work_items,), (*memory(A), *memory(C), BETA, *fixed))
+    launch = session.launcher(Plan([move]))
     (src, at_src), (dst, at_dst), scaled = step.src, step.dst, step.beta
 
     def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:
-        launch(queue, handles[src], first[src] + at_src, handles[dst], first[dst] + at_dst, beta if scaled else 1.0)
+        launch(handles[src], first[src] + at_src, 0, 0, handles[dst], first[dst] + at_dst, 1.0, beta if scaled else 1.0, queue)
 
     return run

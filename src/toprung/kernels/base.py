@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import KernelLaunch, Plan, Run
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
-
-Run = Callable[..., None]
-"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)`` on handles, offsets in elements; for one thread.
-
-``workspace``: handle of scratch memory that the caller lends, as large as ``workspace_bytes`` says and on 256 bytes, which stays
-until the queue has passed; None: the session's own for the queue. A family without scratch memory takes no such argument."""
 
 TEST_EDGE = 20
 """Elements that a test problem has beyond whole tiles, so that there are edges to get wrong: five of the widest accesses."""
@@ -99,26 +94,68 @@ class NoConfig(KernelConfig):
         return ""
 
 
-class Launches:
-    """The launches of one product with one configuration, compiled and laid out but for addresses, α and β."""
+class PackedOperand(Protocol):
+    """A second operand that was split beforehand: the addresses of its terms and of its elements."""
 
-    def __init__(self, make: Callable[[], Run]) -> None:
-        self._make = make
+    terms: Any
+    copy: Any
+
+
+class Launches:
+    """The launches of one product with one configuration, compiled and laid out but for addresses, α and β.
+
+    Attributes
+    ----------
+    plan : what is launched
+    packed : function that returns what is launched where B is a ``PackedOperand``; None if no such operand is taken
+    escalated : function that returns how many pieces of C were computed again in plain fp32; it waits for the device
+    """
+
+    packed: Callable[[], Plan] | None = None
+
+    def __init__(self, session: Session, plan: Plan, escalated: Callable[[], int] = lambda: 0) -> None:
+        self.session, self.plan, self.escalated = session, plan, escalated
 
     def starter(self) -> Run:
         """Return a function that puts the launches into a queue. It keeps its arguments in one place: one for each thread."""
-        return self._make()
+        run, packed, beforehand = self.session.launcher(self.plan), self.packed, None
+        if packed is None:
+            return run
+
+        def either(a: Any, offset_a: int, b: Any, offset_b: int, *more: Any, **named: Any) -> None:
+            nonlocal beforehand
+            if isinstance(b, int):
+                run(a, offset_a, b, offset_b, *more, **named)
+                return
+            if beforehand is None:
+                beforehand = self.session.launcher(replace(packed(), scales=self.plan.scales))
+            beforehand(a, offset_a, address(b.copy), 0, *more, packed=address(b.terms), **named)
+
+        return either
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate and load what a queue needs beyond its workspace, so that nothing is while it is captured into a graph."""
+        """Allocate what a queue needs, so that nothing is while it is captured into a graph."""
+        session: Any = self.session
+        if self.plan.workspace_bytes:
+            session.workspace(queue, self.plan.workspace_bytes)
+        if self.plan.flags_bytes:
+            session.flags(int(session.queue if queue is None else queue), self.plan.flags_bytes)
 
     def accepts(self, packed: Any) -> bool:
         """Return True if ``packed``, a second operand that was split beforehand, may stand in place of B's handle."""
         return False
 
-    def escalated(self) -> int:
-        """Return how many pieces of C were computed again in plain fp32; waits for the device."""
-        return 0
+    def scale_by(self, scales: Sequence[KernelLaunch]) -> None:
+        """Have these launches take the place of all others where α is 0."""
+        self.plan = replace(self.plan, scales=scales)
+
+
+def address(thing: Any) -> int:
+    """Return the address of a buffer, or of what already is one."""
+    if isinstance(thing, int):
+        return thing
+    handle = getattr(thing, "handle", None)
+    return int(thing.pointer if handle is None else handle)
 
 
 class Member(NamedTuple):

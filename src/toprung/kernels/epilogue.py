@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from toprung.backends import plan
+from toprung.backends.plan import Address, Argument
 from toprung.gemm.epilogue import ADDEND, Epilogue
 from toprung.kernels.helpers import ACTIVATIONS
 
@@ -19,16 +21,8 @@ def defines(epilogue: Epilogue | None) -> dict[str, int]:
     return {"EPILOGUE": 2 if one_row else 1, "ACTIVATION": ACTIVATIONS.get(epilogue.activation, 0)}
 
 
-def kinds(epilogue: Epilogue | None) -> str:
-    """Return the kinds of arguments that change from call to call: D's address, behind β."""
-    return "" if epilogue is None else "P"
-
-
-def strides(epilogue: Epilogue | None) -> tuple[np.generic, ...]:
-    """Return D's strides, the first of the arguments that stay."""
-    return () if epilogue is None else tuple(map(np.int64, (epilogue.down, epilogue.on, epilogue.stride)))
-
-
-def addresses(epilogue: Epilogue | None, addend: int) -> tuple[int, ...]:
-    """Return the argument of ``kinds``; a kernel without an epilogue takes none."""
-    return () if epilogue is None else (addend,)
+def arguments(epilogue: Epilogue | None, plus: int = 0) -> tuple[Argument, ...]:
+    """Return the arguments behind β: D's address, ``plus`` bytes on, and its strides; a kernel without an epilogue takes none."""
+    if epilogue is None:
+        return ()
+    return Address(plan.ADDEND, plus), *map(np.int64, (epilogue.down, epilogue.on, epilogue.stride))

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
-from toprung.backends.overlap import Overlapping
+from toprung.backends.plan import KernelLaunch
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.build import guard, kernel_of
-from toprung.kernels.hopper import Counter, address
+from toprung.kernels.hopper import Counter
 
 MOST_MATRICES = 64
 """Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
@@ -114,22 +114,24 @@ class GroupKernel:
         self.form, self._session = form, session
         self._kernel = kernel_of(session, form.source(**epilogues.defines(epilogue), GROUPED=capacity))
         self.counter = Counter(session) if form.counts else None
-        self._leading = () if self.counter is None else (address(self.counter.buffer),)
         self._mine = threading.local()
 
     def launch(self, queue: Any, group: NDArray[Any]) -> None:
         """Put a launch into a queue; the driver copies its parameters before it returns."""
+        session: Any = self._session
         try:
             launch = self._mine.launch
         except AttributeError:
             # as many blocks as run at once: those without a tile end at once
             block = self.form.block
-            blocks, kinds = block.resident * self._session.device.compute_units, "P" * len(self._leading)
-            nothing: Any = np.zeros((), self.type)[()]
-            launch = Overlapping(self._session, self._kernel, blocks, block.threads, kinds, (nothing,), self.form.overlaps)
-            self._mine.launch = launch
-        launch.replace(0, group)
-        launch(queue, *self._leading)
+            blocks, nothing = block.resident * session.device.compute_units, np.zeros((), self.type)[()]
+            counter = () if self.counter is None else (self.counter.buffer,)
+            launch = self._mine.launch = session.bound(
+                KernelLaunch("group", self._kernel, (blocks,), (block.threads,), (*counter, nothing), overlaps=self.form.overlaps)
+            )
+        launch.kept[-1][...] = np.frombuffer(group.tobytes(), launch.kept[-1].dtype).reshape(launch.kept[-1].shape)
+        with session.current():
+            launch.start(session, int(session.queue if queue is None else queue))
 
 
 _kernels: WeakKeyDictionary[Session, dict[Hashable, GroupKernel]] = WeakKeyDictionary()

@@ -9,7 +9,6 @@ import numpy as np
 
 from toprung.backends.base import Buffer, Session
 from toprung.device import Device
-from toprung.errors import LaunchError
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
@@ -23,30 +22,6 @@ def is_hopper(device: Device) -> bool:
 def ceil(a: int, b: int) -> int:
     """Return a / b, rounded up."""
     return -(-a // b)
-
-
-def whole(nbytes: int) -> int:
-    """Return so many bytes, rounded up to 256: what begins behind them is aligned for every access."""
-    return ceil(nbytes, 256) * 256
-
-
-def address(thing: Any) -> int:
-    """Return the address of a buffer, or of what already is one."""
-    if isinstance(thing, int):
-        return thing
-    handle = getattr(thing, "handle", None)
-    return int(thing.pointer if handle is None else handle)
-
-
-def zero(session: Session, at: int, words: int, queue: Any) -> None:
-    """Put into a queue that so many 32-bit words from an address on become 0."""
-    from cuda.bindings import driver  # not above: every program loads the families, few have a GPU
-
-    found: Any = session
-    with found.current():
-        (status,) = driver.cuMemsetD32Async(at, 0, words, session.queue if queue is None else queue)
-    if status:
-        raise LaunchError(f"scratch memory cannot be set to 0 on {session.device}: {status.name}")
 
 
 class Counter:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toprung.backends.base import Session
+from toprung.backends.plan import A, B
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc
-from toprung.kernels.base import Launches, Run, TileConfig
+from toprung.kernels.base import Launches, TileConfig
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.split_k import slice_depth
@@ -38,16 +37,6 @@ def skinny_launches(
         *longs(s.ld, s.stride_large, s.down, s.on, s.stride_small, down, on, stride, stride_slice),
     ]
 
-    def make() -> Run:
-        straight = direct(session, record, config, (blocks * c.batch, slices), (tile.work_items,), fixed)
-        if not s.swapped:
-            return straight
-
-        def swapped(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-        ) -> None:
-            straight(b, offset_b, a, offset_a, c, offset_c, alpha, beta, queue)
-
-        return swapped
-
-    return summed(session, desc, 1 if meet else slices, make)
+    operands = (B, A) if s.swapped else (A, B)
+    main = direct(session, record, config, (blocks * c.batch, slices), (tile.work_items,), fixed, operands)
+    return Launches(session, summed(session, desc, 1 if meet else slices, main))

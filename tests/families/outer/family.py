@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toprung import backends
+from toprung.backends.plan import Plan
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import KernelFamily, Launches, TileConfig, tile_of
 from toprung.kernels.launch import direct, longs, uints
@@ -41,7 +42,7 @@ class Outer(KernelFamily):
         b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
         fixed = [*uints(desc.M, desc.N, desc.K), *longs(*a, *b, desc.ldc, desc.stride_a, desc.stride_b, desc.stride_c)]
         groups = (-(-desc.N // tile.BN), -(-desc.M // tile.BM), desc.batch)
-        return Launches(lambda: direct(session, RECORD, config, groups, (tile.BN, tile.BM, 1), fixed))
+        return Launches(session, Plan([direct(session, RECORD, config, groups, (tile.BN, tile.BM, 1), fixed)]))
 
     def decode(self, tile, options):
         if not tile or options:

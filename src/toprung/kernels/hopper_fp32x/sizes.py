@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper import ceil, is_hopper, whole
+from toprung.kernels.hopper import ceil, is_hopper
 from toprung.kernels.hopper_fp32x.config import CHUNK
 
 ROW_BYTES = 8

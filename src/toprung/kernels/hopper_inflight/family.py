@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from toprung.backends.base import Session, Source
-from toprung.backends.overlap import Overlapping
+from toprung.backends.plan import ALPHA, BETA, A, Address, B, C, KernelLaunch, Plan
 from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
@@ -30,11 +30,10 @@ from toprung.kernels.base import (
     Launches,
     Member,
     Point,
-    Run,
 )
 from toprung.kernels.build import kernel_of
 from toprung.kernels.group import MOST_MATRICES
-from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
+from toprung.kernels.hopper import Counter, ceil, is_hopper
 from toprung.kernels.hopper_inflight.config import (
     CHUNK,
     CLUSTERS,
@@ -64,38 +63,20 @@ def source_of(desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None 
     return product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros)
 
 
-class InflightLaunches(Launches):
-    """The one launch of a product."""
-
-    def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> None:
-        size_a, size_b = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
-        kernel = kernel_of(session, source_of(desc, config, epilogue))
-        groups = blocks(desc, config, session.device.compute_units)
-        i, long = np.int32, np.int64
-        self._count = Counter(session)
-        fixed = (
-            *epilogues.strides(epilogue), np.uint64(address(self._count.buffer)), i(desc.M), i(desc.N), i(desc.K), i(desc.batch),
-            long(desc.lda), long(desc.stride_a), long(desc.ldb), long(desc.stride_b), i(desc.ldc), long(desc.stride_c),
-        )  # fmt: skip
-
-        def make() -> Run:
-            launch = Overlapping(session, kernel, groups, config.threads, f"PPPff{epilogues.kinds(epilogue)}", fixed)
-
-            def run(
-                a: object, offset_a: int, b: object, offset_b: int, c: object, offset_c: int, alpha: float, beta: float,
-                queue: object = None, addend: int = 0,
-            ) -> None:  # fmt: skip
-                places = (a, offset_a, size_a), (b, offset_b, size_b), (c, offset_c, 4)
-                at = (address(x) + size * offset for x, offset, size in places)
-                launch(queue, *at, narrow(alpha), narrow(beta), *epilogues.addresses(epilogue, addend))
-
-            return run
-
-        super().__init__(make)
-
-    def escalated(self) -> int:
-        # how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device
-        return self._count.read()
+def launches(session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> Launches:
+    """Return the one launch of a product."""
+    count, i, long = Counter(session), np.int32, np.int64
+    multiply = KernelLaunch(
+        "multiply", kernel_of(session, source_of(desc, config, epilogue)), (blocks(desc, config, session.device.compute_units),),
+        (config.threads,),
+        (
+            Address(A), Address(B), Address(C), ALPHA, BETA, *epilogues.arguments(epilogue), count.buffer, i(desc.M), i(desc.N),
+            i(desc.K), i(desc.batch), long(desc.lda), long(desc.stride_a), long(desc.ldb), long(desc.stride_b), i(desc.ldc),
+            long(desc.stride_c),
+        ),
+    )  # fmt: skip
+    sizes = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
+    return Launches(session, Plan([multiply], sizes=sizes, kept=(count,)), count.read)
 
 
 class HopperInflight(KernelFamily):
@@ -148,10 +129,10 @@ class HopperInflight(KernelFamily):
         return self.cost(device, desc, config)
 
     def compile(self, session: Session, desc: GemmDesc, config: InflightConfig) -> Launches:
-        return InflightLaunches(session, desc, config)
+        return launches(session, desc, config)
 
     def fused(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue) -> Launches:
-        return InflightLaunches(session, desc, config, epilogue)
+        return launches(session, desc, config, epilogue)
 
     def group_share(self, device: Device, desc: GemmDesc) -> float:
         # the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more

@@ -23,7 +23,7 @@ from toprung.kernels.hopper_fp32x.sources import reduce_source
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, tiles
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig, parts_source
 from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs, seconds
-from toprung.kernels.hopper_inflight_split_k.launches import PartsLaunches, workspace_bytes
+from toprung.kernels.hopper_inflight_split_k.launches import launches, workspace_bytes
 from toprung.kernels.split_k import whole_slices
 
 
@@ -62,10 +62,10 @@ class HopperInflightSplitK(KernelFamily):
         return self.cost(device, desc, config)
 
     def compile(self, session: Session, desc: GemmDesc, config: PartsConfig) -> Launches:
-        return PartsLaunches(session, desc, config)
+        return launches(session, desc, config)
 
     def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue) -> Launches:
-        return PartsLaunches(session, desc, config, epilogue)
+        return launches(session, desc, config, epilogue)
 
     def workspace_bytes(self, device: Device, desc: GemmDesc, config: PartsConfig) -> int:
         return workspace_bytes(desc, config)

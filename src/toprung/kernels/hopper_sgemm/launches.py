@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from toprung.backends.base import Buffer, Kernel, Session
-from toprung.backends.overlap import Overlapping
-from toprung.errors import BadArgument, Unsupported
-from toprung.forks import renewed
+from toprung.backends.base import Kernel, Session
+from toprung.backends.plan import (
+    ALPHA,
+    BETA,
+    FLAGS,
+    WORKSPACE,
+    A,
+    Address,
+    Argument,
+    B,
+    C,
+    KernelLaunch,
+    Map,
+    Plan,
+    When,
+    whole,
+)  # fmt: skip
+from toprung.errors import Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
-from toprung.kernels.base import Launches, Run
+from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
-from toprung.kernels.hopper import address as address_of
-from toprung.kernels.hopper import ceil, narrow, whole, zero
+from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,
+    Schedule,
     chain_of,
     copied,
     direct_a,
@@ -38,8 +52,6 @@ from toprung.kernels.hopper_sgemm.cost import (
 LIMIT = 4 << 30
 """Bytes of operands laid out at a time beyond which a call is cut into panels of M and N."""
 LAY_THREADS = 256
-KEPT_STEPS = 64
-"""Workspaces whose launches are kept: a caller that lends memory from a pool comes back with a few addresses."""
 LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
 
@@ -131,7 +143,7 @@ class SgemmLaunches(Launches):
     ----------
     variant : the block's shape
     why : why it was chosen
-    workspace_bytes : scratch memory it takes of the stream it runs on
+    schedules : how the tiles of each panel are dealt out
 
     Parameters
     ----------
@@ -161,223 +173,73 @@ class SgemmLaunches(Launches):
         self.panels = panels(call, limit, self.variant)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
-        self._kernels: list[Kernel | None] = [kernel, kernel]
-        self._making = renewed(threading.Lock())
-        self.kernel(False)
-        if not call.beta_zero:
-            self.kernel(True)
+        self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
+        if kernel is None and not call.beta_zero:
+            self._products = {"no beta": self._products[""], "beta": self._kernel(session, True)}
         self.lay = kernel_of(session, lay_source()) if any(laid_out(call, self.variant)) else None
-        self._steps: dict[tuple[int, int], list[Step]] = {}
-        self._flags: dict[int, Buffer] = {}
+        parts = sum(_parts(call, self.panels[0], self.variant, self.units, cut)) if self.panels else 0
+        self.schedules = [self._schedule(p) for p in self.panels]
+        each = zip(self.panels, self.schedules, strict=True)
+        launches = [launch for p, deal in each for launch in self._of_panel(session, p, deal)]
+        flags = 4 * self.units if cut and self.panels else 0
+        super().__init__(session, Plan(launches, workspace_bytes=whole(parts) if flags else parts, flags_bytes=flags))
 
-    def kernel(self, adding: bool) -> Kernel:
+    def _kernel(self, session: Session, adding: bool) -> Kernel:
         """Return the product's kernel, for β = 0 or for another β."""
-        with self._making:
-            found = self._kernels[adding]
-            if found is None:
-                # D may repeat or lie apart: rows of it are not fetched together, there are no registers for its addresses
-                # and through shared memory C comes as it goes, in rows
-                together = adding and self.epilogue is None and not self._more.get("NARROW_C")
-                rows = {"ROWS": ADDED_ROWS} if together else {}
-                found = self._kernels[adding] = kernel_of(self.session, product_source(self.variant, **{**rows, **self._more}))
-            return found
+        # D may repeat or lie apart: rows of it are not fetched together, there are no registers for its addresses
+        # and through shared memory C comes as it goes, in rows
+        together = adding and self.epilogue is None and not self._more.get("NARROW_C")
+        rows = {"ROWS": ADDED_ROWS} if together else {}
+        return kernel_of(session, product_source(self.variant, **{**rows, **self._more}))
 
-    @property
-    def launches(self) -> int:
-        """Launches of a run."""
-        return launches(self.panels)
+    def _schedule(self, p: Panel) -> Schedule:
+        piece: Any = Piece(p.rows, p.cols, self.call.K)
+        found = schedule(piece, self.variant, self.units)
+        return found if self.cut else schedules(piece, self.variant, self.units)[0]
 
-    def starter(self) -> Run:
-        # `run`, which serves all threads: it holds the stream's workspace while it launches
-        return self.run
+    def _of_panel(self, session: Session, p: Panel, deal: Schedule) -> Iterator[KernelLaunch]:
+        """Yield the launches of a panel: the layout pass, where there is something to lay out, and the product's."""
+        call, v, added = self.call, self.variant, self.epilogue
+        i, long = np.int32, np.int64
+        bytes_a, bytes_b, _ = _parts(call, self.panels[0], v, self.units, self.cut)  # the largest: what stays must not move
+        a = Address(A, 4 * p.m * (1 if call.trans_a else call.lda))
+        b = Address(B, 4 * p.n * (call.ldb if call.trans_b else 1))
+        if p.lay_a or p.lay_b:
+            deep = ceil(call.K, LAY_SIDE)
+            blocks_a, blocks_b = (deep * ceil(n, LAY_SIDE) * lay for n, lay in ((p.rows, p.lay_a), (p.cols, p.lay_b)))
+            yield KernelLaunch(
+                "lay", self.lay, (blocks_a + blocks_b,), (LAY_THREADS,),
+                (
+                    a, b, Address(WORKSPACE), Address(WORKSPACE, bytes_a), i(call.K), i(blocks_a), i(p.rows), i(p.cols),
+                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
+                ), when="alpha", overlaps=self.overlap,
+            )  # fmt: skip
 
-    def reserve(self, queue: Any = None) -> None:
-        """Allocate and load what a stream needs, so that nothing is when ``run`` is captured into a graph.
+        def mapped(place: Address, laid: bool, direct: bool, ld: int, rows: int, side: int, turned: bool) -> Argument:
+            """Return the tensor map of an operand, laid out or as it was given; nothing where the kernel copies it itself."""
+            if not laid and not direct:
+                return np.void(bytes(128))
+            ld, box = ld if direct else pitch(rows), (v.BK, min(side, 256))
+            if turned:
+                return Map(place.slot, place.plus, rows, call.K, 4 * ld, (box[1], v.BK), "fp32")
+            return Map(place.slot, place.plus, call.K, rows, 4 * ld, box, "fp32")
 
-        A graph keeps the addresses: keep the launches as long as the graph.
-        """
-        work = self._workspace(queue)
-        with work.lock:  # a launch that another thread makes meanwhile would take the place of one whose maps are known
-            for step in self._at(address_of(work.buffer), self._own_flags(queue)):
-                step.launch(False)
-                step.launch(True)
-
-    def run(
-        self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: Any = None, addend: int = 0,
-    ) -> None:  # fmt: skip
-        """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
-
-        Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B. ``workspace``: address of scratch memory
-        of the caller's; by default the stream's. ``addend``: D's address, where there is an epilogue.
-
-        Raises
-        ------
-        BadArgument
-            an operand that is not on 16 bytes, where the call says that it is
-        """
-        at_a, at_b, at_c = (address_of(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
-        alpha, beta = narrow(alpha), narrow(beta)
-        if workspace is not None:
-            lent = address_of(workspace)
-            flags = lent + self.workspace_bytes - whole(4 * self.units)
-            if self.cut:
-                zero(self.session, flags, self.units, queue)  # whose memory it was before left anything there
-            for step in self._at(lent, flags):
-                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
-            return
-        work = self._workspace(queue)
-        with work.lock:  # another call's launches must not come between the two
-            for step in self._at(address_of(work.buffer), self._own_flags(queue)):
-                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
-
-    def steps(self, queue: Any = None) -> list[Step]:
-        """Return the launches on a stream, a panel each."""
-        work = self._workspace(queue)
-        with work.lock:
-            return self._at(address_of(work.buffer), self._own_flags(queue))
-
-    def _workspace(self, queue: Any) -> Any:
-        return self.session.workspace(queue, max(self.workspace_bytes, 1))
-
-    def _at(self, workspace: int, flags: int) -> list[Step]:
-        """Return the launches on a workspace, kept by its address; whoever asks has the workspace to itself."""
-        found = self._steps.get((workspace, flags))
-        if found is None:
-            if len(self._steps) >= KEPT_STEPS:
-                self._steps.clear()
-            found = self._steps[workspace, flags] = [Step(self, p, workspace, flags) for p in self.panels]
-        return found
-
-    def _own_flags(self, queue: Any) -> int:
-        return address_of(self.flags(int(self.session.queue if queue is None else queue)))
-
-    def flags(self, number: int) -> Buffer:
-        """A stream's flags, which each launch finds and leaves 0; no other plan may write there."""
-        with self._making:
-            if number not in self._flags:
-                made = self.session.allocate(4 * self.units)
-                self.session.upload(made, np.zeros(self.units, np.uint32))
-                self._flags[number] = made
-            return self._flags[number]
+        laid = laid_out(call, v)
+        each, extra = divmod(deal.shared * ceil(call.K, v.BK), deal.grid)
+        of_a, of_b = Address(WORKSPACE) if laid[0] else a, Address(WORKSPACE, bytes_a) if laid[1] else b
+        last = epilogues.arguments(added, 4 * (p.m * added.down + p.n * added.on) if added else 0)
+        arguments = (
+            Address(C, 4 * (p.m * call.ldc + p.n)), ALPHA, BETA, *last,
+            mapped(of_a, laid[0], direct_a(call, v), call.lda, p.rows, v.BM, bool(v.TURN_A)),
+            mapped(of_b, laid[1], direct_b(call), call.ldb, p.cols, v.BN, False),
+            *((a, b, long(call.lda), long(call.ldb)) if any(copied(call, v)) else ()),
+            i(call.ldc), i(p.rows), i(p.cols), i(call.K), Address(WORKSPACE, bytes_a + bytes_b),
+            Address(FLAGS) if self.cut else np.uint64(0), i(deal.shared), i(each), i(extra),
+        )  # fmt: skip
+        for when, kernel in self._products.items():
+            yield KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=self.overlap)
 
 
 def launches(pieces: list[Panel]) -> int:
     """Return the launches of all panels."""
     return sum(1 + (p.lay_a or p.lay_b) for p in pieces)
-
-
-KEPT_MAPS = 64
-"""Tensor maps of addresses that a launch remembers."""
-
-
-class Step:
-    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's.
-
-    Attributes
-    ----------
-    schedule : how the product's tiles are dealt out
-    """
-
-    def __init__(self, plan: SgemmLaunches, p: Panel, workspace: int, flags: int) -> None:
-        call, session = plan.call, plan.session
-        i, long, address = np.int32, np.int64, np.uint64
-        # of the largest panel: what stays must not move
-        bytes_a, bytes_b, _ = _parts(call, plan.panels[0], plan.variant, plan.units, plan.cut)
-        laid_a = workspace
-        laid_b = laid_a + bytes_a
-        self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
-        self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
-        self._from_c = 4 * (p.m * call.ldc + p.n)
-        self._from_d = 4 * (p.m * plan.epilogue.down + p.n * plan.epilogue.on) if plan.epilogue else 0
-        self._strides = epilogues.strides(plan.epilogue)
-        self._lay: Overlapping | None = None
-        if p.lay_a or p.lay_b:
-            assert plan.lay is not None
-            deep = ceil(call.K, LAY_SIDE)
-            blocks_a, blocks_b = (deep * ceil(n, LAY_SIDE) * lay for n, lay in ((p.rows, p.lay_a), (p.cols, p.lay_b)))
-            self._lay = Overlapping(
-                session, plan.lay, blocks_a + blocks_b, LAY_THREADS, "PP",
-                (
-                    address(laid_a), address(laid_b), i(call.K), i(blocks_a), i(p.rows), i(p.cols),
-                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
-                ), plan.overlap,
-            )  # fmt: skip
-        v = plan.variant
-        self._plan = plan
-        self._turned = bool(v.TURN_A)
-        piece: Any = Piece(p.rows, p.cols, call.K)
-        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
-        each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
-        self._direct = direct_a(call, v), direct_b(call)
-        self._copied = any(copied(call, v))
-        self._depth, self._stage, self._sides = call.K, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
-        self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
-        nothing = np.void(bytes(128))
-        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
-        self._fixed = [
-            *self._strides,
-            *(self._map(which, (laid_a, laid_b)[which]) if lay else nothing for which, lay in enumerate(laid_out(call, v))),
-            *((address(0), address(0), long(call.lda), long(call.ldb)) if self._copied else ()),
-            i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(laid_b + bytes_b), address(flags),
-            i(self.schedule.shared), i(each), i(extra),
-        ]  # fmt: skip
-        self._launches: list[Overlapping | None] = [None, None]
-        self._at = [0, 0], [0, 0]  # the operands of each launch's maps
-
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
-        """Lay out, and multiply."""
-        self.lay_only(a, b, alpha, queue)
-        self.multiply_only(a, b, c, alpha, beta, queue, addend)
-
-    def lay_only(self, a: int, b: int, alpha: float, queue: Any) -> None:
-        """The first launch, where there is one; α = 0 has no use for operands."""
-        if self._lay is not None and alpha != 0.0:
-            self._lay(queue, a + self._from_a, b + self._from_b)
-
-    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
-        """The other one; the addresses of operands that the layout pass left are known beforehand."""
-        launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
-        for which, address in enumerate((a + self._from_a, b + self._from_b)) if alpha != 0.0 else ():
-            if at[which] == address:
-                continue
-            if self._direct[which]:
-                launch.replace(len(self._strides) + which, self._look_at(which, address))
-            elif self._copied:
-                launch.replace(len(self._strides) + 2 + which, np.uint64(address))
-            at[which] = address
-        launch(queue, c + self._from_c, alpha, beta, *epilogues.addresses(self._plan.epilogue, addend + self._from_d))
-
-    def launch(self, adding: bool) -> Overlapping:
-        """Return the launch for β = 0, or for another β."""
-        found = self._launches[adding]
-        if found is None:
-            plan = self._plan
-            found = self._launches[adding] = Overlapping(
-                plan.session, plan.kernel(adding), self.schedule.grid, plan.variant.threads,
-                f"Pff{epilogues.kinds(plan.epilogue)}", self._fixed, plan.overlap,
-            )  # fmt: skip
-        return found
-
-    def _map(self, which: int, address: int) -> np.void:
-        """Return the tensor map of A or B, where the panel's begins at an address."""
-        (rows, side), ld = self._sides[which], self._lds[which]
-        session: Any = self._plan.session
-        if which == 0 and self._turned:
-            turned: np.void = session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
-            return turned
-        found: np.void = session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
-        return found
-
-    def _look_at(self, which: int, address: int) -> np.void:
-        """A tensor map holds an address and a shape: one is made where the address is new."""
-        if address % 16:
-            raise BadArgument(
-                f"{'AB'[which]} lies at {address:#x}: not on 16 bytes, as the call says; make an executable for align = 1"
-            )
-        kept = self._maps[which]
-        if address not in kept:
-            if len(kept) >= KEPT_MAPS:
-                kept.clear()
-            kept[address] = self._map(which, address)
-        return kept[address]

@@ -16,7 +16,7 @@ from toprung.kernels.base import TEST_EDGE, KernelConfig, KernelFamily, Launches
 from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 from toprung.kernels.hopper_strassen.cost import seconds
 from toprung.kernels.hopper_strassen.form import STRASSEN
-from toprung.kernels.hopper_strassen.launches import StrassenLaunches
+from toprung.kernels.hopper_strassen.launches import launches
 from toprung.kernels.hopper_strassen.sizes import pieces, supported, workspace_bytes
 from toprung.kernels.hopper_strassen.sources import combine_source, product_source, sums_source
 
@@ -46,7 +46,7 @@ class HopperStrassen(KernelFamily):
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
 
     def compile(self, session: Session, desc: GemmDesc, config: KernelConfig) -> Launches:
-        return StrassenLaunches(session, desc)
+        return launches(session, desc)
 
     def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return workspace_bytes(desc)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper import ceil, whole
+from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.sizes import supported as fp32x_supported
 from toprung.kernels.hopper_fp32x.sizes import terms_bytes
 from toprung.kernels.hopper_strassen.form import PRODUCTS

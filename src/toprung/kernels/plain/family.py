@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toprung import backends
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches, TileConfig, tile_of
@@ -56,7 +57,7 @@ class Plain(KernelFamily):
             sizes, strides = (desc.length, 1, desc.depth), (1, *a, 0, desc.incx, 0, 0, desc.incy, 0)
         items = config.tile.work_items
         groups, fixed = walkers(sizes[0] * sizes[1] * strides[0], items), [*uints(*sizes), *longs(*strides)]
-        return Launches(lambda: direct(session, RECORD, config, groups, (items,), fixed))
+        return Launches(session, Plan([direct(session, RECORD, config, groups, (items,), fixed)]))
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
         # A tile; there are no switches

@@ -10,17 +10,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from toprung import backends
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, B, C, Handle, KernelLaunch, Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import chain_lengths, in_chains, uints, with_workspace
+from toprung.kernels.launch import chain_lengths, in_chains, memory, uints
 from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
@@ -111,7 +111,7 @@ class StreamK(KernelFamily):
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
 
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
-        return in_chains(desc, longest_launch(config.options), lambda piece: _launches(session, piece, config))
+        return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: TileConfig) -> int:
         return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
@@ -184,46 +184,27 @@ def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
     return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
 
 
-def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
     """Return both launches of a K that may be one chain, or the one where nothing is cut."""
     tile, options = config.tile, dict(config.options)
     todo = listed(desc, config, session.device.compute_units)
-    nbytes = 4 * tile.BM * tile.BN * todo.parts
-    # here and not in each starter: a thread that makes its own may be capturing a graph
     groups = uploaded(todo.groups, session)
-    added = uploaded(todo.added, session) if todo.parts else groups
-
-    def make() -> Run:
-        main = session.relaunch(
-            loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
-            uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
-        )  # fmt: skip
-        if not todo.parts:
-
-            def whole(
-                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float,
-                queue: Any = None, workspace: Any = None,
-            ) -> None:  # fmt: skip
-                main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, groups.handle)
-
-            return whole
-
-        groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
-        add = session.relaunch(
-            loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
-            uints(desc.M, desc.N, desc.ldc),
-        )  # fmt: skip
-
-        def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            workspace: Any = None,
-        ) -> None:  # fmt: skip
-            main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, workspace)
-            add(queue, c, offset_c, added.handle, workspace)
-
-        return with_workspace(session, nbytes, run)
-
-    return Launches(make)
+    main = KernelLaunch(
+        "multiply", loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,),
+        (
+            *memory(A), *memory(B), *memory(C), ALPHA, BETA, groups, Handle(WORKSPACE) if todo.parts else groups,
+            *uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
+        ),
+    )  # fmt: skip
+    if not todo.parts:
+        return Plan([main], kept=(groups,))
+    added = uploaded(todo.added, session)
+    groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
+    add = KernelLaunch(
+        "collect", loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1),
+        (*memory(C), added, Handle(WORKSPACE), *uints(desc.M, desc.N, desc.ldc)),
+    )  # fmt: skip
+    return Plan([main, add], workspace_bytes=4 * tile.BM * tile.BN * todo.parts, kept=(groups, added))
 
 
 FAMILY = StreamK()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from toprung import backends
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import A, B, C, First, Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, split_k_bytes, summed, uints
@@ -90,7 +90,7 @@ class Tiled(KernelFamily):
 
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(
-            desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _launches(session, piece, config)
+            session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
@@ -233,8 +233,8 @@ def arguments(desc: GemmDesc, tile: Tile, slices: int, ldc: int, stride_c: int, 
     ]
 
 
-def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
-    """Return the launches of a K that may be one chain: all slices of it in one, with a second pass."""
+def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
+    """Return the plan of a K that may be one chain: all slices of it in one, with a second pass."""
     tile = config.tile
     slices = whole_slices(desc.K, tile.BK or 1, config.slices)
     tiles_m, tiles_n = tile_grid(desc, tile)
@@ -245,29 +245,16 @@ def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
     fixed = arguments(desc, tile, slices, ldc, stride_c, stride_slice)
 
-    def some(count: int) -> Run:
-        return direct(session, RECORD, config, (tiles_m * tiles_n * count, slices), (tile.work_items,), fixed)
-
-    def make() -> Run:
-        return some(desc.batch) if desc.batch <= at_once else _in_turn(desc, at_once, stride_c, some)
-
-    return summed(session, desc, slices, make)
-
-
-def _in_turn(desc: GemmDesc, at_once: int, stride_c: int, some: Callable[[int], Run]) -> Run:
-    """Return launches of ``at_once`` products each, and one of the rest."""
-    whole, count, rest = some(at_once), desc.batch // at_once, desc.batch % at_once
-    parts = [(whole, i * at_once) for i in range(count)] + ([(some(rest), count * at_once)] if rest else [])
-
-    def run(
-        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: Any = None,
-    ) -> None:  # fmt: skip
-        for launch, n in parts:
-            first = offset_a + n * desc.stride_a, offset_b + n * desc.stride_b, offset_c + n * stride_c
-            launch(a, first[0], b, first[1], c, first[2], alpha, beta, queue)
-
-    return run
+    whole = direct(session, RECORD, config, (tiles_m * tiles_n * min(at_once, desc.batch), slices), (tile.work_items,), fixed)
+    if desc.batch <= at_once:
+        return summed(session, desc, slices, whole)
+    parts = []
+    for first in range(0, desc.batch, at_once):
+        steps = {A: first * desc.stride_a, B: first * desc.stride_b, C: first * stride_c}
+        places = [First(x.slot, steps[x.slot]) if isinstance(x, First) else x for x in whole.arguments]
+        groups = tiles_m * tiles_n * min(at_once, desc.batch - first), slices
+        parts.append(replace(whole, groups=groups, arguments=places))
+    return summed(session, desc, slices, *parts)
 
 
 def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileConfig:

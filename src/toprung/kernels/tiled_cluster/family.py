@@ -12,6 +12,7 @@ from pathlib import Path
 
 from toprung import backends
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
@@ -115,7 +116,7 @@ class TiledCluster(KernelFamily):
         if groups > MOST_GROUPS:
             raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         fixed = arguments(desc, tile, slices, desc.ldc, desc.stride_c, 0)  # slices lie in no memory: no stride between them
-        return Launches(lambda: direct(session, RECORDS[slices], config, (groups, slices), (tile.work_items,), fixed))
+        return Launches(session, Plan([direct(session, RECORDS[slices], config, (groups, slices), (tile.work_items,), fixed)]))
 
     # the store
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toprung.arrays.cuda_interface import DeviceArray
+from toprung.backends.plan import Run
 from toprung.blas.receipt import last_receipt
 from toprung.blas.routines import matmul
 from toprung.device import Device
@@ -16,7 +17,6 @@ from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import Unsupported
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
-from toprung.kernels.base import Run
 from toprung.lab.baselines._host import BoundOnHost
 from toprung.lab.baselines._torch import cuda_tensors, no_torch_cuda
 from toprung.lab.baselines._twin import stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,11 @@ from toprung import backends
 from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
+from toprung.kernels.base import Launches
 from toprung.kernels.build import Compiled, kernel_of
 from toprung.kernels.record import LANGUAGES
 from toprung.lab.rung import Rung
+from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.tile import Tile
 
@@ -27,6 +30,21 @@ class Step:
     name: str
     launch: Launch
     helper: bool = True
+
+
+LAYS_OUT = ("lay", "split", "sums")
+"""Launches of the library's products that lay out operands."""
+
+
+def each_launch(made: Launches, rung: str, problem: Gemm, buffers: Mapping[str, Buffer]) -> list[Step]:
+    """Return a step for each launch of a product of the library's, the one that multiplies under a rung's name."""
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    steps = []
+    for launch in made.plan.due(problem.alpha, problem.beta):
+        run = made.session.launcher(made.plan.only(launch))
+        start = functools.partial(run, a, 0, b, 0, c, 0, problem.alpha, problem.beta)
+        steps.append(Step(rung if launch.name == "multiply" else launch.name, start, helper=launch.name in LAYS_OUT))
+    return steps
 
 
 class Routine(Protocol):

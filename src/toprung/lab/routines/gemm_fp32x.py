@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -13,7 +12,7 @@ from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.cost import filling
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.lab.routines.base import Step
+from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
@@ -41,18 +40,4 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)
     slices = slices or filling(desc, variant, session.device.compute_units)
     plan = Fp32xLaunches(session, desc, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
-    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
-    found = []
-    for step in plan.steps():
-        found.append(Step("split", functools.partial(step.split_only, a, b, None, problem.alpha)))
-        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
-        found.append(Step(compiled.record.name, kept(multiply, plan), helper=False))
-        if plan.slices > 1:
-            add = functools.partial(step.reduce_only, c, problem.alpha, problem.beta, None)
-            found.append(Step("reduce", add, helper=False))
-    return found
-
-
-def kept(launch: functools.partial[None], plan: Fp32xLaunches) -> functools.partial[None]:
-    """Return a launch that keeps its plan alive, which owns memory that the kernel writes."""
-    return functools.partial(lambda plan: launch(), plan)
+    return each_launch(plan, compiled.record.name, problem, buffers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -12,7 +11,7 @@ from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
-from toprung.lab.routines.base import Step
+from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
@@ -38,11 +37,4 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
         return few
     desc: Any = described(problem.describe())
     plan = SgemmLaunches(session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))
-    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
-    found = []
-    for panel, step in zip(plan.panels, plan.steps(), strict=True):
-        if panel.lay_a or panel.lay_b:
-            found.append(Step("lay", functools.partial(step.lay_only, a, b, problem.alpha, None)))
-        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
-        found.append(Step(compiled.record.name, multiply, helper=False))
-    return found
+    return each_launch(plan, compiled.record.name, problem, buffers)

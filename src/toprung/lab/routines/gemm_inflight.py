@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from toprung.gemm.desc import GemmDesc, described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import FAMILY
-from toprung.lab.routines.base import Step
+from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
@@ -36,7 +35,4 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
         raise Unsupported(reason)
     chosen = {**compiled.tile.given(), **compiled.record.defines}
     config = InflightConfig(chosen["BM"] // 64, chosen["BN"], chosen["STAGES"], chosen["GROUP"], chosen["SLICES"])
-    launches = FAMILY.compile(session, desc, config)
-    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
-    multiply = functools.partial(launches.starter(), a, 0, b, 0, c, 0, problem.alpha, problem.beta)
-    return [Step(compiled.record.name, functools.partial(lambda kept: multiply(), launches), helper=False)]
+    return each_launch(FAMILY.compile(session, desc, config), compiled.record.name, problem, buffers)

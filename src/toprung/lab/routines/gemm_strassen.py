@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,8 @@ from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.sizes import supported
 from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
-from toprung.kernels.hopper_strassen.launches import StrassenLaunches
-from toprung.lab.routines.base import Step
+from toprung.kernels.hopper_strassen.launches import launches
+from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.routines.gemm_fp32x import variant_of
 from toprung.lab.rung import Rung
@@ -36,14 +35,5 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if reason := supported(session.device, desc):
         raise Unsupported(reason)
     form = WINOGRAD if compiled.options.get("WINOGRAD") else STRASSEN
-    plan = StrassenLaunches(session, desc, variant_of(compiled), form)
-    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
-    found = []
-    for step in plan.steps():
-        multiply = functools.partial(lambda kept, step: step.multiply_only(None), plan, step)
-        found += [
-            Step("sums", functools.partial(step.split_only, a, b, None)),
-            Step(compiled.record.name, multiply, helper=False),
-            Step("combine", functools.partial(step.combine_only, a, b, c, problem.alpha, problem.beta, None), helper=False),
-        ]
-    return found
+    plan = launches(session, desc, variant_of(compiled), form)
+    return each_launch(plan, compiled.record.name, problem, buffers)

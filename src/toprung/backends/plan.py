@@ -1,0 +1,186 @@
+"""Plans: the launches of a product as plain data, complete but for addresses, α, β and the queue.
+
+A family describes its launches once; ``Session.launcher`` puts them into queues. Nothing of a plan changes from run to run, so that
+threads share it, and what launches it needs to know no family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+A, B, C, ADDEND, WORKSPACE, PACKED, FLAGS = range(7)
+"""Memory that a run is given, by its slot: the operands, D of an epilogue, scratch memory, a prepacked B, and words that are 0.
+
+A launch finds the words of FLAGS 0 and leaves them so."""
+
+SMALLEST = 2.0**-150
+"""An α no larger than this is 0 in float32."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Argument of 8 bytes: the memory of a slot, as the backend names it. On CUDA it begins at the slot's first element."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class First:
+    """Argument of 8 bytes: the index of a slot's first element behind its ``Handle``, and ``plus`` elements."""
+
+    slot: int
+    plus: int = 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Argument of 8 bytes, on CUDA alone: the address of a slot's first element, and ``plus`` bytes."""
+
+    slot: int
+    plus: int = 0
+
+
+@dataclass(frozen=True)
+class Map:
+    """Argument of 128 bytes, on CUDA alone: a tensor map of a row-major matrix.
+
+    Attributes
+    ----------
+    plus : bytes from the slot's first element to the matrix
+    stride : bytes from row to row
+    box : rows and columns that the TMA fetches at a time; those of fp16 have 128 bytes at most, swizzled by 128 bytes
+    """
+
+    slot: int
+    plus: int
+    rows: int
+    cols: int
+    stride: int
+    box: tuple[int, int]
+    dtype: Literal["fp16", "fp32"]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Argument of 4 bytes: a number of the run."""
+
+    number: Literal[0, 1, 2]
+
+
+ALPHA, BETA, MULTIPLIES = Scalar(0), Scalar(1), Scalar(2)
+"""α, β, and 1 if α is not 0, else 0, as float32."""
+
+Argument: TypeAlias = "Handle | First | Address | Map | Scalar | Any"
+"""An argument that changes from run to run; or one that does not, a NumPy scalar or a ``Buffer``."""
+
+When = Literal["", "alpha", "beta", "no beta"]
+"""Condition of a launch: always, or where α is not 0, β is not 0, or β is 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelLaunch:
+    """One launch.
+
+    Attributes
+    ----------
+    name : its part of the product: "split", "multiply", …
+    groups, local : work-groups, and work-items of each, in up to three dimensions
+    when : condition under which it is made
+    overlaps : True if it may begin before the previous one has ended, where its kernel waits for that
+    """
+
+    name: str
+    kernel: Any
+    groups: Sequence[int]
+    local: Sequence[int]
+    arguments: Sequence[Argument]
+    when: When = ""
+    overlaps: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The launches of a product.
+
+    Attributes
+    ----------
+    scales : launches in place of ``launches`` where α is 0 in float32; None if those see to that
+    workspace_bytes, flags_bytes : scratch memory, and the words of FLAGS
+    sizes : bytes of an element of A and of B
+    kept : objects that must live as long as the plan
+    """
+
+    launches: Sequence[KernelLaunch]
+    scales: Sequence[KernelLaunch] | None = None
+    workspace_bytes: int = 0
+    flags_bytes: int = 0
+    sizes: tuple[int, int] = (4, 4)
+    kept: tuple[Any, ...] = ()
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that a caller lends for a run: the scratch memory, and the flags behind it, for runs that are captured."""
+        return whole(self.workspace_bytes) + self.flags_bytes if self.flags_bytes else self.workspace_bytes
+
+    def due(self, alpha: float, beta: float) -> list[KernelLaunch]:
+        """Return the launches of a run."""
+        if self.scales is not None and -SMALLEST <= alpha <= SMALLEST:
+            return list(self.scales)
+        return [launch for launch in self.launches if is_due(launch.when, alpha, beta)]
+
+    def only(self, launch: KernelLaunch) -> Plan:
+        """Return the plan with one of its launches alone, to be timed."""
+        return replace(self, launches=[launch], scales=None)
+
+
+def is_due(when: When, alpha: float, beta: float) -> bool:
+    """Return True if a run makes a launch with this condition."""
+    return not when or (alpha != 0.0 if when == "alpha" else (beta != 0.0) == (when == "beta"))
+
+
+def whole(nbytes: int) -> int:
+    """Return so many bytes, rounded up to 256: what begins behind them is aligned for every access."""
+    return -(-nbytes // 256) * 256
+
+
+def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
+    """Return the plan of a sum of products: plans one after the other, each with its first elements of A and of B.
+
+    All but the first add to what C has by then: their β is 1.
+    """
+    launches, plans = list[KernelLaunch](), list[Plan]()
+    for number, (plan, on_a, on_b) in enumerate(parts):
+        plans.append(plan)
+        for launch in plan.launches:
+            if number and launch.when == "no beta":
+                continue
+            when: When = "" if number and launch.when == "beta" else launch.when
+            made = (_later(argument, (on_a, on_b), plan.sizes, number > 0) for argument in launch.arguments)
+            launches.append(replace(launch, arguments=tuple(made), when=when))
+    return replace(
+        plans[0],
+        launches=launches,
+        workspace_bytes=max(plan.workspace_bytes for plan in plans),
+        flags_bytes=max(plan.flags_bytes for plan in plans),
+        kept=tuple(kept for plan in plans for kept in plan.kept),
+    )
+
+
+def _later(argument: Argument, steps: tuple[int, int], sizes: tuple[int, int], adds: bool) -> Argument:
+    if adds and argument is BETA:
+        return np.float32(1.0)
+    if isinstance(argument, First | Address | Map) and argument.slot in (A, B):
+        unit = 1 if isinstance(argument, First) else sizes[argument.slot]
+        return replace(argument, plus=argument.plus + unit * steps[argument.slot])
+    return argument
+
+
+Run = Callable[..., None]
+"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend, packed)``; for one thread.
+
+Handles, with offsets in elements. ``workspace``: handle of ``lent_bytes`` of scratch memory of the caller's, on 256 bytes, that
+stays until the queue has passed; None: the session's own for the queue. ``addend``, ``packed``: addresses, where there are any."""
