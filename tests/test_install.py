@@ -23,7 +23,7 @@ import trial
 from conftest import require
 
 pytestmark = pytest.mark.slow
-DEPENDS_ON = ("pyproject.toml", "requirements*.lock", "README.md", "LICENSE", "src/**/*", "tests/every_kernel.py")
+DEPENDS_ON = ("pyproject.toml", "requirements*.lock", "README.md", "LICENSE", "NOTICE", "src/**/*", "tests/every_kernel.py")
 
 QUICKLY = ("--disable-pip-version-check", "--use-feature=fast-deps")  # metadata alone, not whole wheels
 
