@@ -26,6 +26,8 @@ from toprung.backends import cxx
 ROOT = Path(__file__).parents[1]
 GLIBC = 2, 28
 ARCHS = ("x86_64", "aarch64")
+LIBRARY = "libtoprung.so"
+LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libtorch_cpu.so")
 LINKING = ("-s", "-Wl,-z,defs", "-Wl,--allow-shlib-undefined")
 """Stripped, and nothing may be undefined that PyTorch's libraries lack; those of other packages are not looked for."""
 
@@ -68,7 +70,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def add_bridge(version: str, arch: str, folder: Path) -> None:
-    """Compile the bridge for a version of PyTorch into a folder."""
+    """Compile the bridge for a version of PyTorch into a folder, over the library in it, if there is one."""
     compiler = f"{arch}-linux-gnu-g++"
     with tempfile.TemporaryDirectory() as temporary:
         python(
@@ -81,10 +83,8 @@ def add_bridge(version: str, arch: str, folder: Path) -> None:
             archive.extractall(temporary, wanted)
         source = ROOT / "src" / "toprung" / "torch" / "bridge.cpp"
         path = folder / f"torch-{version.rpartition('.')[0]}.so"
-        cxx.compile_library(path, (source,), *cxx.pytorch(Path(temporary, "torch")), *LINKING, compiler=(compiler,))
-
-
-LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libtorch_cpu.so")
+        beside = (str(folder / LIBRARY), "-Wl,-rpath,$ORIGIN") if (folder / LIBRARY).exists() else ()
+        cxx.compile_library(path, (source,), *cxx.pytorch(Path(temporary, "torch")), *beside, *LINKING, compiler=(compiler,))
 
 
 def add_library(arch: str, folder: Path) -> None:
@@ -92,7 +92,7 @@ def add_library(arch: str, folder: Path) -> None:
     sources = sorted((ROOT / "src" / "toprung" / "native").glob("*.cpp"))
     if sources:
         zig = sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
-        cxx.compile_library(folder / "libtoprung.so", sources, "-s", "-ldl", "-lpthread", compiler=zig)
+        cxx.compile_library(folder / LIBRARY, sources, "-s", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread", compiler=zig)
 
 
 def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> None:
