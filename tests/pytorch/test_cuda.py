@@ -203,16 +203,12 @@ def test_kernels_are_prepared_beside_a_capture() -> None:
     a, b = drawn(1536, 1280), drawn(1280, 1792)
     c, d = drawn(96, 160), drawn(160, 224)
     out = torch.empty(96, 224, device=DEVICE)
-    patience, products.PATIENCE = products.PATIENCE, 0.0
-    try:
-        torch.mm(a, b)  # begins to be prepared, and goes on while the stream is captured
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            torch.mm(c, d, out=out)
-            assert toprung.torch.wait(120)
-            out.add_(1)
-    finally:
-        products.PATIENCE = patience
+    torch.mm(a, b)  # begins to be prepared, and goes on while the stream is captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(c, d, out=out)
+        assert toprung.torch.wait(120)
+        out.add_(1)
     graph.replay()
     agree(out - 1, c, d)
     agree(torch.mm(a, b), a, b)

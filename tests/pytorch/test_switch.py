@@ -220,7 +220,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return decided(*given)
 
     monkeypatch.setattr(products, "decided", slow)
-    monkeypatch.setattr(products, "PATIENCE", 0.05)
     yield gate
     gate.set()
 
@@ -235,6 +234,37 @@ def test_no_product_waits_for_its_kernel(gate: threading.Event) -> None:
         gate.set()
         assert toprung.torch.wait(60)
         assert ran(lambda: torch.mm(a, b)) == 1
+
+
+def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two kinds that toprung may take, the one that was multiplied often enough is prepared, and ``wait`` prepares both."""
+    begun: list[str] = []
+    monkeypatch.setattr(background, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
+    monkeypatch.setattr(products, "PAYS", 3 * 9 * 17 * 33)
+    a, b = operands()
+    with toprung.torch.use(**{**EVERY, "own": False, "reproducible": None}):
+        for expected in (0, 0, 1, 1):
+            torch.mm(a, b)
+            torch.mm(b.T, a.T[:, :2])
+            assert len(begun) == expected
+        assert "often enough" in toprung.torch.report().rows[-1].why
+        toprung.torch.wait(0)
+        assert len(begun) == 2 and begun[0] != begun[1]
+
+
+def test_entries_in_use_survive_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "KEPT", 4)
+    monkeypatch.setattr(products._by_settings, "_all", {})
+    a, b = operands()
+    with toprung.torch.use(**{**EVERY, "own": False}):
+        torch.mm(a, b)
+        (first,) = products.now.entries.values()
+        for n in range(1, 9):
+            torch.mm(a[:n], b)
+            products.now.collect(forget=True)  # so that it enters Python with the bridge, too
+            torch.mm(a, b)
+        assert first in products.now.entries.every()
+        assert len(products.now.entries.every()) <= 8 and toprung.torch.report().left == 17
 
 
 def test_a_wait_without_a_time_ends_with_the_name_of_the_kernel(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:

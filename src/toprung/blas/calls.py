@@ -10,62 +10,36 @@ from toprung.arrays.base import Adapter, Operand
 from toprung.blas.operands import Arranged
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
+from toprung.dispatch.recent import Recent
 
 KEPT = 4096
-"""Number of calls that are remembered; past that all are forgotten."""
+"""Number of calls, the last that were made, that are remembered."""
 
 MISS: Any = object()
 """Result of ``again`` for an unknown call."""
 
-_calls: dict[Hashable, Call] = {}
+_calls: Recent[Call] = Recent(KEPT)
 """The library's cache of calls: types, signatures (shape, strides, place) and alignment of the operands, and the options."""
 
 _adapters: dict[type, Adapter] = {}
 """Adapters of the types that calls are remembered for."""
 
 
-class Kept:
-    """A cache of so much at most, past which all is forgotten; values may count for more than one."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._room = most, most
-        self._values: dict[Hashable, Any] = {}
-
-    def get(self, key: Hashable) -> Any:
-        """Return a value; None for an unknown key, and for one that cannot be hashed."""
-        try:
-            return self._values.get(key)
-        except TypeError:
-            return None
-
-    def keep(self, key: Hashable, value: Any, count: int) -> None:
-        """Keep a value that counts for so many, unless it alone is too much."""
-        if count > self._room:
-            self.forget()
-        if count <= self._room:
-            self._room -= count
-            self._values[key] = value
-
-    def forget(self) -> None:
-        """Forget all values."""
-        self._values, self._room = {}, self._most
-
-
-groups, pairs = Kept(16384), Kept(16384)
+groups: Recent[Any] = Recent(16384, weigh=lambda decided: decided.count)
+pairs: Recent[Any] = Recent(16384)
 """The library's caches of groups, by number of products, and of their pairs: what ``matmul_grouped`` decided, by its own keys."""
 
 
 def forget() -> None:
     """Forget all calls: what was selected is selected anew."""
-    _calls.clear()
-    groups.forget()
-    pairs.forget()
+    for cache in (_calls, groups, pairs):
+        cache.clear()
 
 
 @forks.in_child
 def _of_parent() -> object:
     """Return the parent's calls, which are forgotten: a child may use none of its devices."""
-    theirs = dict(_calls), groups._values, pairs._values
+    theirs = [cache.every() for cache in (_calls, groups, pairs)]
     forget()
     return theirs
 
@@ -96,7 +70,7 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
         at_c = adapter.address(out)
         key = (adapter, like_a, at_a & 15, like_b, at_b & 15, like_c, at_c & 15, precision, own, device)
     try:
-        call = _calls.get(key)
+        call = _calls[key]
     except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
     if call is None or (call.depends and not call.is_valid()):
@@ -116,10 +90,8 @@ def remember(key: Hashable, call: Call, given: Arranged) -> None:
     if key is None:
         know((given.first, given.second, given.result))
         return
-    if len(_calls) >= KEPT:
-        _calls.clear()
     call.shape = given.shape
-    _calls[key] = call
+    _calls.keep(key, call)
 
 
 def adapter_of(things: Iterable[Any]) -> Adapter | None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from toprung import forks
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
+from toprung.dispatch.recent import Recent
 
 WIDTH = 78
 """Characters in a line of a printed report."""
@@ -71,22 +72,34 @@ class CountedProducts(Generic[E]):
     small : calls with fewer operations than ``min_flops``
     refused : calls that the other library's own ran because of what the program asked for, by the reason
     past : entries that were retired, for their counts
+
+    Parameters
+    ----------
+    kept : number of entries, the last that were asked for, that are kept
     """
 
-    def __init__(self, settings: _HasLeast) -> None:
+    def __init__(self, settings: _HasLeast, kept: int) -> None:
         self.least = settings.min_flops / 2
-        self.entries: dict[Hashable, E] = {}
+        self.entries: Recent[E] = Recent(kept, drop=self.drop)
         self.small = 0
         self.refused: dict[str, int] = {}
         self.past: dict[Hashable, E] = {}
 
     def retire(self) -> None:
         """Forget what was selected, and keep the counts."""
-        for entry in list(self.entries.values()):
+        self.drop(self.entries.every())
+        self.entries.clear()
+
+    def drop(self, entries: list[E]) -> None:
+        """Keep the counts of entries that are forgotten: all of them, or those that were not asked for lately."""
+        for entry in entries:
             kept = self.past.setdefault(entry.kind, entry)
             if kept is not entry:
                 kept.absorb(entry)
-        self.entries.clear()
+
+    def counted(self) -> list[E]:
+        """Return all entries, those that were retired first."""
+        return [*self.past.values(), *self.entries.every()]
 
     def refuse(self, reason: str) -> None:
         """Count a call that is the other library's because of what the program asked for."""
@@ -131,7 +144,7 @@ class BySettings(Generic[S, P]):
             products.forget()
 
     def _of_parent(self) -> object:
-        theirs = [(dict(products.entries), dict(products.past)) for products in self.every()]
+        theirs = [products.counted() for products in self.every()]
         self.forget()
         return theirs
 

@@ -76,9 +76,9 @@ def matmul_grouped(
     function, how = epilogue.known_activation(activation), How("matmul_grouped", known_precision(precision), own, device)
     key, at = _seen(a, b, out, bias, (function, precision, own, device))
     if key is not None:
-        kept: _Decided | None = calls.groups.get(key)
+        kept: _Decided | None = calls.groups[key]
         if kept is None and (kept := _of_known_pairs(key, a[0], at)):
-            calls.groups.keep(key, kept, count)
+            calls.groups.keep(key, kept)
         if kept is not None and (out is None or kept.is_clear(at)):
             return kept.start(a, b, out, at)
 
@@ -116,11 +116,11 @@ def matmul_grouped(
     if _may_be_kept(checked, alone):
         calls.know(o for product in checked for o in _operands(product))
         if key is not None:
-            calls.groups.keep(key, decided, count)
+            calls.groups.keep(key, decided)
             keys = list(_pair_keys(key, at))
             for group in groups:
                 for i, member in zip(group.numbers, group.members, strict=True):
-                    calls.pairs.keep(keys[i], found[i]._replace(family=group.family, member=member), 1)
+                    calls.pairs.keep(keys[i], found[i]._replace(family=group.family, member=member))
     return [finished(one.given, z) for one, z in zip(checked, outs, strict=True)]
 
 
@@ -191,7 +191,7 @@ def _of_known_pairs(key: Any, first: Any, at: NDArray[np.int64]) -> _Decided | N
     """Return a group that was not asked for yet, of pairs that were, in other groups; None if one was not, or goes alone."""
     found: list[_Pair] = []
     for pair_key in _pair_keys(key, at):
-        pair: _Pair | None = calls.pairs.get(pair_key)
+        pair: _Pair | None = calls.pairs[pair_key]
         if pair is None or (pair.home, pair.family) != ((found or [pair])[0].home, (found or [pair])[0].family):
             return None
         found.append(pair)
@@ -208,7 +208,7 @@ class _Decided:
     """A group that is decided: everything but addresses, of which it keeps no array."""
 
     def __init__(self, groups: list[_Group], alone: list[tuple[int, Call, bool]], pairs: list[_Pair]) -> None:
-        self._groups, self._calls = groups, alone
+        self._groups, self._calls, self.count = groups, alone, len(pairs)
         self._home, self._shapes = pairs[0].home if pairs else None, [pair.shape for pair in pairs]
         self._low, self._high = np.array([pair.reach for pair in pairs], np.int64).reshape(-1, 4, 2).T
         self._problem = f"{len(pairs)} products, {pairs[0].text} to {pairs[-1].text}" if pairs else ""

@@ -22,7 +22,7 @@ from toprung.cupy.settings import Settings
 from toprung.errors import Overlap, ToprungError, let_through
 
 KEPT = 4096
-"""Kinds of products that are remembered for a set of settings; past that all are selected anew, and only counts are kept."""
+"""Number of kinds of products, the last, that are remembered for a set of settings; of others only counts are kept."""
 
 ndarray: Any = cupy.ndarray
 FLOAT32 = "f"
@@ -57,7 +57,7 @@ class Products(CountedProducts[Entry]):
     """The products of a set of settings; ``small`` counts only those of float32."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, KEPT)
         self.settings = settings
 
 
@@ -89,7 +89,7 @@ def multiply(a: Any, b: Any, out: Any = None) -> Any:
     if out is not None:
         at_c = out.data.ptr
         key = (key, out.shape, out.strides, at_c & 15, out.data.device_id)
-    entry = products.entries.get(key)
+    entry = products.entries[key]
     if entry is not None and entry.call is None:
         entry.left += 1
         return None
@@ -167,9 +167,7 @@ def _new(products: Products, key: Hashable, a: Any, b: Any, out: Any) -> Entry |
         entry.why = f"{type(error).__name__}: {error}"
         if not isinstance(error, ToprungError):  # a fault of ours, which CuPy's users need not suffer from, but should see
             warnings.warn(f"toprung leaves {entry.problem} to CuPy: {entry.why}", RuntimeWarning, stacklevel=2)
-    if len(products.entries) >= KEPT:
-        products.retire()
-    products.entries[key] = entry
+    products.entries.keep(key, entry)
     return entry
 
 

@@ -54,7 +54,7 @@ def report() -> Report:
     rows = [
         Row(entry.problem, entry.layout, entry.taken, entry.left, entry.kernel, entry.why)
         for one in products.every()
-        for entry in (*one.past.values(), *one.entries.values())
+        for entry in one.counted()
     ]
     rows.sort(key=lambda row: -row.taken - row.left)
     why = "" if any(row.taken for row in rows) else idle.reason("CuPy", products.gpus)

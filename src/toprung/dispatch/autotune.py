@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.dispatch import tuned
+from toprung.dispatch.recent import Recent
 from toprung.dispatch.select import ON_REQUEST, paths
 from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
@@ -30,7 +31,7 @@ VARIABLE = "TOPRUNG_PLANNING"
 LEVELS = ("estimate", "measure")
 
 KEPT = 4096
-"""Products that are remembered as asked for; past that all are forgotten, and looked up once more."""
+"""Number of products, the last, that are remembered as asked for."""
 
 
 class Planner(Protocol):
@@ -61,7 +62,7 @@ class Autotuner:
         """Called when the level changes: what was selected by the heuristic is selected anew."""
         self._planner: Planner | None = None
         self._given: str | None = None
-        self._asked: dict[tuple[str, Desc, str], str] = {}
+        self._asked: Recent[str] = Recent(KEPT)
         self._given_up: dict[str, str] = {}
         self._asking = renewed(threading.Lock())
 
@@ -104,15 +105,14 @@ class Autotuner:
         if self.level() != "measure" or precision in ON_REQUEST or desc.is_empty:
             return ""
         key = device.id, desc, precision
-        if (reason := self._asked.get(key)) is not None:
+        if (reason := self._asked[key]) is not None:
             return reason
         if session is not None and session.capturing(queue):
             return "its stream is being captured into a graph, where nothing can wait"
         with self._asking:  # others that want the same wait for it, and then find it
-            if (reason := self._asked.get(key)) is None:
-                if len(self._asked) >= KEPT:
-                    self._asked.clear()
-                reason = self._asked[key] = self._ask(device, desc, precision, session, queue)
+            if (reason := self._asked[key]) is None:
+                reason = self._ask(device, desc, precision, session, queue)
+                self._asked.keep(key, reason)
         return reason
 
     def _ask(self, device: Device, desc: Desc, precision: str, session: Session | None, queue: Any) -> str:

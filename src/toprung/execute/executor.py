@@ -11,6 +11,7 @@ from toprung import forks
 from toprung.backends.base import Session
 from toprung.dispatch import autotune, mixed, tuned
 from toprung.dispatch.autotune import Autotuner
+from toprung.dispatch.recent import Recent
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
 from toprung.execute.executable import Executable
@@ -20,7 +21,7 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.lowering import Layout, Program, lower
 
 KEPT = 4096
-"""Number of executables that an executor keeps; past that it forgets them all and starts again."""
+"""Number of executables, the last that were asked for, that an executor keeps."""
 
 Key = tuple[Program, bool, str, str]
 """Program, own, precision and autotune level: all that decides an executable beside the session."""
@@ -36,7 +37,7 @@ class Executor:
 
     def __init__(self, session: Session, autotuner: Autotuner = autotune.HERE) -> None:
         self.session, self.autotuner = session, autotuner
-        self._kept: dict[Key, Executable] = {}
+        self._kept: Recent[Executable] = Recent(KEPT)
         self._making = renewed(threading.RLock())
 
     @forks.cached_property
@@ -62,14 +63,13 @@ class Executor:
             nothing was launched
         """
         key = program, own, precision, self.autotuner.level()
-        found = self._kept.get(key)
+        found = self._kept[key]
         if found is None:
             selections = {desc: self.select(desc, own, precision, queue) for desc in program.descs}
             with self._making:
-                if (found := self._kept.get(key)) is None:
-                    if len(self._kept) >= KEPT:
-                        self._kept.clear()
-                    found = self._kept[key] = Executable(self.session, program, selections)
+                if (found := self._kept[key]) is None:
+                    found = Executable(self.session, program, selections)
+                    self._kept.keep(key, found)
         return found
 
     def product(self, desc: Desc, own: bool = True, precision: str = "fp32", queue: Any = None) -> Executable:

@@ -34,7 +34,7 @@ except ImportError as error:
 
 from toprung.torch import operator as _operator  # noqa: F401  # registers it: a graph that was exported with it can be loaded
 from toprung.torch.audit import Audit, audit
-from toprung.torch.background import wait
+from toprung.torch.products import wait
 from toprung.torch.report import Report, report
 from toprung.torch.settings import ALL, Settings
 from toprung.torch.switch import disable, enable, exclude, is_enabled, use

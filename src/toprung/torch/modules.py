@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch.utils.module_tracker import ModuleTracker
 
+from toprung.dispatch.recent import Recent
+
 KEPT = 1 << 17
-"""Nodes of autograd whose modules are remembered; a program that runs for long makes more."""
+"""Number of autograd nodes, the last, whose modules are remembered; a program that runs for long makes more."""
 
 
 class Modules:
@@ -16,7 +18,7 @@ class Modules:
 
     def __init__(self) -> None:
         self._tracker = ModuleTracker()
-        self._made: dict[int, str] = {}
+        self._made: Recent[str] = Recent(KEPT)
 
     def __enter__(self) -> Modules:
         self._tracker.__enter__()
@@ -32,11 +34,10 @@ class Modules:
         """
         node = torch._C._current_autograd_node()
         if node is not None:
-            return self._made.get(node._sequence_nr(), ""), True
+            return self._made[node._sequence_nr()] or "", True
         module = max(self._tracker.parents - {"Global"}, key=len, default="")
         if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
-            if len(self._made) >= KEPT:
-                self._made.clear()
-            # autograd has just numbered the node that will run in the backward pass
-            self._made.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+            number = torch._C._autograd._get_sequence_nr() - 1  # of the node that will run in the backward pass
+            if self._made[number] is None:
+                self._made.keep(number, module)
         return module, False

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from toprung import forks
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.torch import adapter
 from toprung.blas import idle
@@ -27,15 +28,20 @@ from toprung.errors import ToprungError
 from toprung.forks import in_child, renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
+from toprung.kernels.cost_model import PLAIN_RATE
 from toprung.torch import background, bridge
 from toprung.torch.modules import Modules
 from toprung.torch.settings import Settings
 
 KEPT = 8192
-"""Products that are remembered for a set of settings; past that all are selected anew, and only counts are kept."""
+"""Number of kinds of products, the last, that are remembered for a set of settings; of others only counts are kept."""
 
-PATIENCE = 0.4
-"""Seconds that a product waits for its kernel the first time; PyTorch's own runs until the kernel is ready."""
+GAIN = 0.52
+"""Share of PyTorch's time that a taken product saves: median of the 40 taken in results/nvidia-h200/torch-products.json."""
+
+PAYS = background.PREPARING * PLAIN_RATE / GAIN / 2
+"""Multiply-adds that products of a kind must have made before its kernel is prepared: what they would have gained, by the rate
+of PyTorch's fp32 kernels, is then what preparing costs. So preparing costs a program at most what it gains, or would have."""
 
 FLOAT32 = torch.float32
 
@@ -77,7 +83,7 @@ class Entry(CountedEntry):
     eligible : True if toprung could compute it and the settings allow it
     fused : True if the product's own launch adds the bias, and computes the activation
     shape : shape of the result
-    job : preparation under way; until it is over ``call`` is None
+    job : preparation to come or under way; until it is over ``call`` is None
     like : where its tensors lie, if toprung could compute it
     modules : calls by module, and whether in the backward pass, while ``watching``
     row : number by which the bridge counts calls; None before it does
@@ -122,23 +128,30 @@ class Products(CountedProducts[Entry]):
     Attributes
     ----------
     state : settings and counters as the bridge reads them
+    eager : True if a kernel is prepared for the first product of its kind: the program wants it whether it gains or not
     """
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, KEPT)
         self.settings = settings
         self.state = bridge.State.of(settings)
+        self.eager = settings.own or bool(settings.reproducible)
         self._rows: dict[int, Entry] = {}
         self._numbers = itertools.count()
 
     def settle(self, entry: Entry, verdict: int) -> None:
-        """Have the bridge decide products like the one that is being looked at, and count them, from now on."""
+        """Have the bridge decide products like the one that is being looked at, and count them, from now on.
+
+        One whose kernel is not prepared yet has no verdict and enters Python each time, which counts it. That happens at most
+        ``PAYS`` / M·N·K times (600 for the smallest by default), so a count in the bridge, which Python would have to look at, is
+        not worth its code.
+        """
         native = bridge.library()
         if native is None:
             return
         if entry.row is None:
             entry.row = next(self._numbers)
-            self._rows[entry.row] = entry
+        self._rows[entry.row] = entry
         native.toprung_settle(self.state.number, entry.row, verdict)
 
     def collect(self, forget: bool = False) -> None:
@@ -155,9 +168,9 @@ class Products(CountedProducts[Entry]):
             if count := self.state.drained(counter):
                 self.refused[reason] = self.refused.get(reason, 0) + count
 
-    def retire(self) -> None:
-        self.collect(forget=True)
-        super().retire()
+    def drop(self, entries: list[Entry]) -> None:
+        self.collect(forget=True)  # what the bridge decides enters Python once more, and so is among the last
+        super().drop(entries)
 
     def forget(self) -> None:
         self.collect(forget=True)
@@ -223,7 +236,7 @@ def multiply(
                 result.dtype, result.shape, result.stride(), result.data_ptr() & 15, result.get_device(), inplace
             ),
         )  # fmt: skip
-    entry = products.entries.get(key)
+    entry = products.entries[key]
     if entry is None:
         entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out, activation)
         if entry is None:
@@ -242,10 +255,12 @@ def multiply(
         return products.refuse(DETERMINISTIC)
     call = entry.call
     if call is None:
-        job, settings = entry.job, products.settings
-        # take over what has been prepared; wait for it where the result must not depend on time
-        if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.settle())):
-            entry.job = None
+        if (job := entry.job) is not None:
+            if not job.begun and (products.eager or (entry.left + 1) * work >= PAYS):
+                background.begin(job)
+            # take over what has been prepared; wait for it where the result must not depend on time
+            if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
+                entry.job = None
         call = entry.call
         if call is None:
             entry.left += 1
@@ -334,17 +349,14 @@ def _new(
         added = 0.0 if bias is not result or result is None or beta == 0 else 1.0 if beta == 1 else 2.0
         if a.is_cuda:
             common(a.get_device(), settings)
-        entry.why = "its kernel is being prepared"
+        entry.why = "its kernel is prepared once it was asked for often enough to gain what that costs"
         # a bias of its own is read in the product's launch, where the kernel can do that
         apart = None
         if bias is not None and bias is not result:
             apart = bias.expand(shape).stride()
         work = functools.partial(_prepare, entry, settings, *views, c, added, apart)
-        entry.job = background.do(work, f"the kernel of {op} {entry.problem} on {entry.device}")
-        entry.job.done.wait(PATIENCE)
-    if len(products.entries) >= KEPT:
-        products.retire()
-    products.entries[key] = entry
+        entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
+    products.entries.keep(key, entry)
     return entry
 
 
@@ -354,6 +366,8 @@ def _unfit(settings: Settings, op: str, a: Any, b: Any, bias: Any, result: Any, 
     Whatever PyTorch would refuse is left to it, so that its own errors are raised.
     """
     kind = a.device.type
+    if settings.reproducible and forks.generation:
+        return "the process was forked, and reproducible=True waits for no kernel there"
     if kind not in settings.device_types:
         return f"tensors on {kind} are left alone"
     others = [t for t in (b, bias, result) if t is not None]
@@ -478,7 +492,31 @@ def common(number: int, settings: Settings) -> None:
             )
             entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
             work = functools.partial(_prepare, entry, settings, a, b, c, 0.0)
-            background.do(work, f"the kernel of mm {rows}×{cols}×{depth} on cuda:{number}", background.LATER)
+            job = background.Job(work, f"the kernel of mm {rows}×{cols}×{depth} on cuda:{number}")
+            background.begin(job, background.LATER)
+
+
+def wait(seconds: float | None = None) -> bool:
+    """Prepare the kernels of all products that have run so far, however few, and wait until they are ready.
+
+    Parameters
+    ----------
+    seconds : longest time to wait; None for as long as it takes, at most 600 s for a kernel
+
+    Returns
+    -------
+    True if all are ready. A program that is about to capture a CUDA graph, or to be timed, may want to know.
+
+    Raises
+    ------
+    NotReady
+        no time was named, and a kernel took longer than that
+    """
+    for products in every():
+        for entry in products.entries.every():
+            if (job := entry.job) is not None and not job.begun:
+                background.begin(job)
+    return background.wait(seconds)
 
 
 _by_settings: BySettings[Settings, Products] = BySettings(Products)

@@ -161,7 +161,7 @@ def report(measure: bool = False, *, step: Callable[[], Any] | None = None) -> R
     kinds: dict[tuple[str, ...], list[Any]] = {}
     for one in products.every():
         one.collect()
-        for entry in [*one.past.values(), *one.entries.values()]:
+        for entry in one.counted():
             kinds.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel, entry.why), []).append(entry)
     rows = [
         Row(

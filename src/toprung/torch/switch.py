@@ -95,8 +95,9 @@ def enable(
 ) -> None:  # fmt: skip
     """Take PyTorch's fp32 matrix products of this process from now on: forward and backward, eager and compiled.
 
-    A product of a kind that is new waits 0.4 s at most; while its kernel is being prepared, PyTorch's own runs. Where the program
-    asks for TF32, for its deterministic mode, or for another type by autocast, it gets what it asks for.
+    No product waits: PyTorch's own runs until the kernel is ready, which is prepared beside the program once products of its kind
+    were frequent enough to gain what that costs. So a product's bits may change once. Where the program asks for TF32, for its
+    deterministic mode, or for another type by autocast, it gets what it asks for.
 
     Parameters
     ----------
@@ -107,7 +108,8 @@ def enable(
     own : True to run toprung's kernels also where PyTorch's own are expected to be as fast
     min_flops : number of operations below which PyTorch's own run; by default 5e8, with ``own`` 0
     reproducible : True to run toprung's kernels in PyTorch's deterministic mode, too: then a product waits for its kernel,
-        so that results depend on nothing but the operands
+        so that results depend on nothing but the operands. After 600 s it raises ``NotReady``, which names the kernel. In a
+        forked child nothing waits, and all products are PyTorch's, as are in a capture those that were not prepared before
     modules : True to count products by the module that makes them, for ``report``; costs some microseconds for each module that
         runs, and compiled functions have none
 

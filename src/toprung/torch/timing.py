@@ -159,7 +159,7 @@ def timed(step: Callable[[], Any], kind: str = "cuda") -> Step | None:
     if kind == "cuda" and not torch.cuda.is_available():
         return None
     step()
-    if not background.wait(background.LONGEST):  # compilers at work would take the host's time
+    if not products.wait(background.LONGEST):  # compilers at work would take the host's time
         raise NotReady(f"a step's kernels are not ready after {background.LONGEST:g} s: measure it later")
     seconds = _seconds(step, kind, STEPS)
     busy = busy_seconds(profiled(step, kind))
