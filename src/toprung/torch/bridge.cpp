@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -24,7 +25,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
-#include <unordered_map>
+#include <vector>
 
 // Binaries of the wheel run with glibc 2.28 and the libstdc++ of its time (manylinux_2_28). What GCC 12 would import from newer ones
 // is defined here: a flag of glibc 2.32, for which 0 means atomic counts throughout, and two members of C++20.
@@ -69,42 +70,45 @@ std::atomic<State*> active{nullptr};
 
 // ---- the table: kind of product -> verdict
 
-constexpr int DIMS = 3;    // tensors of more dimensions are no operands: Python leaves them to PyTorch, whose error they raise
-constexpr int WORDS = 3 + 4 * 2 * DIMS;  // the head, and the sizes and strides of four tensors
+constexpr size_t DIMS = 3;                  // tensors of more dimensions are no operands: PyTorch raises its error
+constexpr uint64_t ODD = 0x9E3779B97F4A7C15u;  // factor of the hash
+constexpr int WORDS = 2 + 4 * 2 * DIMS;  // State::number, bits of small values, and pairs of size and stride of four tensors
 
 struct Key {
     std::array<int64_t, WORDS> words;
-    int count = 0;
-    uint64_t hash = 0;
+    int count = 0;  // 0: no key
+    uint64_t hash;  // of these words; the high bits depend on all of them
 
-    void mix() {
-        for (int i = 0; i < count; i++) {
-            hash = (hash ^ static_cast<uint64_t>(words[i])) * 0x9E3779B97F4A7C15u;
-            hash ^= hash >> 32;  // the shards and the table read the low bits, and the high ones are the best mixed
-        }
-    }
     bool operator==(const Key& other) const {
-        return count == other.count && std::memcmp(words.data(), other.words.data(), count * sizeof(int64_t)) == 0;
+        return hash == other.hash && count == other.count && std::memcmp(words.data(), other.words.data(), count * sizeof(int64_t)) == 0;
     }
-};
-struct Hash {
-    size_t operator()(const Key& key) const { return key.hash; }
 };
 
 enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2 };  // REFUSABLE: left where the program asks for TF32 or determinism
 struct Kind {
+    Key key;
     Verdict verdict;
-    int64_t row;        // Python's number of its Entry
-    int64_t count = 0;  // products left since the last collect
+    Count* count;   // of products left; Python frees it after toprung_forget
+    uint64_t used;  // Shard::uses at the last look-up
 };
 
 // Locks are held for some tens of nanoseconds and never while anything is called, so no order of locks can deadlock.
-constexpr int SHARDS = 64;
-constexpr size_t ROOM = 512;  // kinds of a shard; further ones enter Python each time
+constexpr size_t ROOM = 16;  // kinds of a shard; a new one replaces the least recently used
 struct Shard {
     std::mutex lock;
-    std::unordered_map<Key, Kind, Hash> kinds;
+    std::vector<Kind> kinds;
+    uint64_t uses = 0;
+
+    Kind* find(const Key& key) {
+        for (Kind& kind : kinds) {
+            if (!(kind.key == key)) continue;
+            kind.used = ++uses;
+            return &kind;
+        }
+        return nullptr;
+    }
 };
+constexpr int SHARDS = 1 << 10;
 Shard* const shards = new Shard[SHARDS];  // never destroyed: threads may multiply while the process ends
 
 // A fork while another thread holds a lock would leave it held in the child.
@@ -113,7 +117,7 @@ Shard* const shards = new Shard[SHARDS];  // never destroyed: threads may multip
     [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); },
     [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); });
 
-Shard& shard_of(const Key& key) { return shards[key.hash % SHARDS]; }
+Shard& shard_of(const Key& key) { return shards[key.hash >> 54]; }
 
 // The product for which this thread is in the Python kernel: settle() is about it.
 thread_local const Key* pending = nullptr;
@@ -138,37 +142,32 @@ struct Asked {
     void operator+=(bool gelu) { activation = gelu ? 2 : 1; }
 };
 
-// Write what decides a product into a key, as products.multiply does; false for tensors that are not kept by a key.
-bool keyed(Key& key, const State& state, const Asked& asked, int op, const Tensor& a, const Tensor& b, const Tensor* bias,
-           const Tensor* result) {
-    int64_t head = 0, devices = 0;
-    auto put = [](int64_t& word, int bits, int64_t value) { word = word << bits | (value & ((1 << bits) - 1)); };
-    put(head, 4, op);
-    put(head, 2, asked.activation);
-    put(head, 1, bias == result);
-    if (asked.scalar_count) {
-        const double beta = asked.scalars[0]->toDouble();
-        put(head, 2, beta == 0 ? 0 : beta == 1 ? 1 : 2);
-    } else {
-        put(head, 2, 3);
-    }
-    const Tensor* each[4] = {&a, &b, bias, result};
-    key.count = 3;
+// Write what decides a product into a key, as products.multiply does: A, B, a bias that is only read, and a result that was given.
+// Returns false, with no key, for tensors that PyTorch refuses, or nearly. Not inlined: it needs all registers.
+__attribute__((noinline)) bool keyed(Key& key, int64_t number, uint64_t head, const Tensor* const (&tensors)[4]) {
+    const c10::Device device = tensors[0]->device();
+    head = (head << 8 | static_cast<uint8_t>(device.type())) << 8 | static_cast<uint8_t>(device.index());
+    uint64_t hash = number;
+    int64_t* word = &key.words[2];
     for (int i = 0; i < 4; i++) {
-        put(head, 3, each[i] == nullptr ? 7 : each[i]->dim());
-        if (each[i] == nullptr) continue;
-        const Tensor& tensor = *each[i];
-        if (tensor.layout() != at::kStrided || tensor.dim() > DIMS || !tensor.has_storage()) return false;
-        if (i != 2) put(head, 4, reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) & 15);  // a bias is read by its elements
-        put(devices, 8, tensor.get_device() + 1);
-        if (i > 1) put(devices, 8, static_cast<int>(tensor.scalar_type()));
-        for (const int64_t size : tensor.sizes()) key.words[key.count++] = size;
-        for (const int64_t stride : tensor.strides()) key.words[key.count++] = stride;
+        head <<= 7;
+        if (tensors[i] == nullptr) continue;
+        const c10::TensorImpl& tensor = *tensors[i]->unsafeGetTensorImpl();
+        const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+        if (storage == nullptr || storage->device() != device || tensor.dtype() != caffe2::TypeMeta::Make<float>()) return false;
+        const c10::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
+        if (sizes.size() > DIMS) return false;
+        const auto address = reinterpret_cast<uintptr_t>(storage->data()) + sizeof(float) * tensor.storage_offset();
+        head |= 64 | (i == 2 ? 0 : address & 15) << 2 | sizes.size();  // the bias is read by its elements, wherever it begins
+        for (size_t dim = 0; dim < sizes.size(); dim++) {
+            hash = (hash ^ (*word++ = sizes[dim])) * ODD;
+            hash = (hash ^ (*word++ = strides[dim])) * ODD;
+        }
     }
-    key.words[0] = state.number.load(std::memory_order_relaxed);
-    key.words[1] = head;
-    key.words[2] = devices;
-    key.mix();
+    key.words[0] = number;
+    key.words[1] = static_cast<int64_t>(head);
+    key.hash = (hash ^ head) * ODD;
+    key.count = static_cast<int>(word - key.words.data());
     return true;
 }
 
@@ -183,28 +182,35 @@ bool left(const Asked& asked, int op, bool in_place, bool has_out, Key& key) {
         state->small.fetch_add(1, std::memory_order_relaxed);
         return true;
     }
-    if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat || !(state->ops >> op & 1)) return true;
-    if (adds && (asked.scalars[0]->isComplex() || asked.scalars[1]->isComplex() || asked.scalars[1]->toDouble() == 0)) return true;
+    const auto f32 = caffe2::TypeMeta::Make<float>();
+    if (a.dtype() != f32 || b.dtype() != f32 || !(state->ops >> op & 1)) return true;
     const Tensor* bias = adds ? asked.tensors[0] : nullptr;
     const Tensor* result = has_out ? asked.tensors[asked.tensor_count - 1] : nullptr;
-    if (in_place || (bias != nullptr && result != nullptr && bias->is_same(*result))) result = bias;
-    if (state->always || !keyed(key, *state, asked, op, a, b, bias, result)) {
-        key.count = 0;
-        return false;
+    uint64_t head = op << 2 | asked.activation;
+    if (adds) {
+        const Scalar &beta = *asked.scalars[0], &alpha = *asked.scalars[1];
+        if (beta.isComplex() || alpha.isComplex() || alpha.equal(0)) return true;
+        head |= beta.equal(0) ? 64 : beta.equal(1) ? 128 : 192;
+        if (in_place || (has_out && bias->is_same(*result))) {
+            head |= 256;
+            result = bias;
+            bias = nullptr;
+        }
     }
+    if (state->always || !keyed(key, state->number.load(std::memory_order_relaxed), head, {&a, &b, bias, result})) return false;
     {
         Shard& shard = shard_of(key);
         const std::lock_guard<std::mutex> held(shard.lock);
-        const auto found = shard.kinds.find(key);
-        if (found == shard.kinds.end()) return false;
-        if (found->second.verdict == LEFT) {
-            found->second.count++;
+        const Kind* kind = shard.find(key);
+        if (kind == nullptr) return false;
+        if (kind->verdict == LEFT) {
+            kind->count->fetch_add(1, std::memory_order_relaxed);
             return true;
         }
     }
     const auto backend = a.is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
-    const std::string precision = at::precision2str(at::globalContext().float32Precision(backend, at::Float32Op::MATMUL));
-    if (precision != "none" && precision != "ieee") {
+    const auto precision = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
+    if (precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE) {
         state->precision.fetch_add(1, std::memory_order_relaxed);
         return true;
     }
@@ -325,36 +331,25 @@ EXPORTED void toprung_restore(const char* key) {
 // Have settings hold from now on; null: every product is PyTorch's.
 EXPORTED void toprung_activate(State* state) { active.store(state, std::memory_order_release); }
 
-// Remember a verdict on the product for which this thread is in the Python kernel, if it was decided under the number given.
-EXPORTED void toprung_settle(int64_t number, int64_t row, int verdict) {
-    if (pending == nullptr || pending->words[0] != number) return;
+// Remember a verdict on the product for which this thread is in the Python kernel, if it was decided under these settings.
+EXPORTED void toprung_settle(const State* state, Count* count, int verdict) {
+    if (pending == nullptr) return;
     Shard& shard = shard_of(*pending);
     const std::lock_guard<std::mutex> held(shard.lock);
-    const auto found = shard.kinds.find(*pending);
-    if (found != shard.kinds.end())
-        found->second = {static_cast<Verdict>(verdict), row, found->second.count};
-    else if (shard.kinds.size() < ROOM)
-        shard.kinds.emplace(*pending, Kind{static_cast<Verdict>(verdict), row});
+    // Read under the lock: a number that has not changed yet is forgotten by a call that has still to come to this shard.
+    if (pending->words[0] != state->number.load(std::memory_order_relaxed)) return;
+    Kind* kind = shard.find(*pending);
+    if (kind == nullptr && shard.kinds.size() < ROOM) kind = &shard.kinds.emplace_back();
+    if (kind == nullptr) kind = &*std::ranges::min_element(shard.kinds, {}, &Kind::used);
+    *kind = {*pending, static_cast<Verdict>(verdict), count, ++shard.uses};
 }
 
-// Write pairs of a row and the products left since the last call; forget their verdicts, too, if asked. Returns their number.
-EXPORTED int64_t toprung_collect(int64_t number, bool forget, int64_t* pairs, int64_t room) {
-    int64_t written = 0;
+// Forget the verdicts of a number that no State has any more; none of their counters is used from then on.
+EXPORTED void toprung_forget(int64_t number) {
     for (int i = 0; i < SHARDS; i++) {
         const std::lock_guard<std::mutex> held(shards[i].lock);
-        auto& kinds = shards[i].kinds;
-        for (auto at = kinds.begin(); at != kinds.end();) {
-            Kind& kind = at->second;
-            const bool counts = at->first.words[0] == number;
-            if (counts && kind.count && written < room) {
-                pairs[2 * written] = kind.row;
-                pairs[2 * written++ + 1] = kind.count;
-                kind.count = 0;
-            }
-            at = counts && forget && kind.count == 0 ? kinds.erase(at) : std::next(at);
-        }
+        std::erase_if(shards[i].kinds, [=](const Kind& kind) { return kind.key.words[0] == number; });
     }
-    return written;
 }
 
 // Return a counter and set it to 0.

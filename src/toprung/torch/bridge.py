@@ -7,12 +7,12 @@ one. Without it the kernels of ``overloads.py`` do all, in Python, and ``missing
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -27,9 +27,6 @@ RELEASE = re.compile(r"(\d+\.\d+)\.\d+\+(?:cpu|cu\d+)")
 
 LEFT, REFUSABLE = 1, 2
 """Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode."""
-
-PAIRS = 1024
-"""Counts that are read from the bridge at a time."""
 
 _numbers = itertools.count(1)
 
@@ -51,24 +48,22 @@ class State(ctypes.Structure):
         return cls(next(_numbers), settings.min_flops / 2, ops, bool(settings.reproducible), settings.modules)
 
     def drained(self, counter: str) -> int:
-        """Return a counter, which begins at 0 again."""
-        bridge = library()
-        assert bridge is not None
-        at = ctypes.addressof(self) + getattr(State, counter).offset
-        return int(bridge.toprung_drained(ctypes.c_void_p(at)))
+        """Return one of the counters and set it to 0."""
+        return drained(ctypes.c_int64.from_buffer(self, getattr(State, counter).offset))
 
-    def collected(self, forget: bool) -> Iterator[tuple[int, int]]:
-        """Yield rows with their numbers of products left since the last time; with ``forget`` all verdicts are unknown again."""
+    def forget(self) -> None:
+        """Make all verdicts unknown again; the counters that they were settled with may be freed then."""
         bridge = library()
         assert bridge is not None
-        number = self.number
-        if forget:
-            self.number = next(_numbers)  # before the table is emptied: no product finds or writes a verdict of the old number
-        pairs = (ctypes.c_int64 * (2 * PAIRS))()
-        found = PAIRS
-        while found == PAIRS:
-            found = bridge.toprung_collect(ctypes.c_int64(number), forget, pairs, ctypes.c_int64(PAIRS))
-            yield from zip(pairs[: 2 * found : 2], pairs[1 : 2 * found : 2], strict=True)
+        number, self.number = self.number, next(_numbers)  # first: from now on no product finds or settles an old verdict
+        bridge.toprung_forget(ctypes.c_int64(number))
+
+
+def drained(counter: ctypes.c_int64) -> int:
+    """Return a counter that the bridge adds to and set it to 0."""
+    bridge = library()
+    assert bridge is not None
+    return int(bridge.toprung_drained(ctypes.byref(counter)))
 
 
 def shipped() -> Path | None:
@@ -132,10 +127,12 @@ def loaded(path: Path) -> ctypes.CDLL | None:
         text = f"products that PyTorch runs enter Python, for {error}: python -m toprung.torch --build makes the file anew"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
-    bridge.toprung_collect.restype = bridge.toprung_drained.restype = ctypes.c_int64
     bridge.toprung_override.restype = ctypes.c_bool
-    # called inside products: a thread that gave the GIL away might wait milliseconds for it
-    bridge.toprung_settle = ctypes.PyDLL(str(path)).toprung_settle  # type: ignore[attr-defined]
-    bridge.toprung_settle.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
+    # called inside products, or thousands of times: a thread that gave the GIL away might wait milliseconds for it
+    quick = ctypes.PyDLL(str(path))
+    bridge.toprung_settle, bridge.toprung_drained = quick.toprung_settle, quick.toprung_drained  # type: ignore[attr-defined]
+    bridge.toprung_settle.argtypes = [ctypes.POINTER(State), ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
+    bridge.toprung_drained.restype = ctypes.c_int64
     bridge.toprung_activate.argtypes = [ctypes.c_void_p]
+    atexit.register(bridge.toprung_activate, None)  # threads may multiply for longer than the interpreter's memory lives
     return bridge

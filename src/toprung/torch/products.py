@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import threading
 import traceback
 import warnings
@@ -86,10 +85,10 @@ class Entry(CountedEntry):
     job : preparation to come or under way; until it is over ``call`` is None
     like : where its tensors lie, if toprung could compute it
     modules : calls by module, and whether in the backward pass, while ``watching``
-    row : number by which the bridge counts calls; None before it does
+    counter : calls that the bridge left to PyTorch since the last ``collect``
     """
 
-    __slots__ = ("activation", "device", "eligible", "fused", "job", "like", "modules", "op", "row", "shape")
+    __slots__ = ("activation", "counter", "device", "eligible", "fused", "job", "like", "modules", "op", "shape")
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
         super().__init__(problem, layout)
@@ -98,7 +97,7 @@ class Entry(CountedEntry):
         self.job: background.Job | None = None
         self.like: Like | None = None
         self.modules: dict[tuple[str, bool], int] = {}
-        self.row: int | None = None
+        self.counter = ctypes.c_int64()
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -136,8 +135,7 @@ class Products(CountedProducts[Entry]):
         self.settings = settings
         self.state = bridge.State.of(settings)
         self.eager = settings.own or bool(settings.reproducible)
-        self._rows: dict[int, Entry] = {}
-        self._numbers = itertools.count()
+        self._settled: set[Entry] = set()
 
     def settle(self, entry: Entry, verdict: int) -> None:
         """Have the bridge decide products like the one that is being looked at, and count them, from now on.
@@ -149,20 +147,19 @@ class Products(CountedProducts[Entry]):
         native = bridge.library()
         if native is None:
             return
-        if entry.row is None:
-            entry.row = next(self._numbers)
-        self._rows[entry.row] = entry
-        native.toprung_settle(self.state.number, entry.row, verdict)
+        self._settled.add(entry)
+        native.toprung_settle(self.state, entry.counter, verdict)
 
     def collect(self, forget: bool = False) -> None:
         """Add what the bridge has counted; with ``forget`` it decides nothing more of what it was told."""
         if bridge.library() is None:
             return
-        for row, count in self.state.collected(forget):
-            if (entry := self._rows.get(row)) is not None:
-                entry.left += count
+        settled = self._settled
         if forget:
-            self._rows.clear()
+            self._settled = set()  # before the verdicts are unknown: what is settled from then on must be found here
+            self.state.forget()
+        for entry in list(settled):
+            entry.left += bridge.drained(entry.counter)
         self.small += self.state.drained("small")
         for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC)):
             if count := self.state.drained(counter):
