@@ -151,6 +151,22 @@ def test_other_settings_and_a_new_choice_make_verdicts_unknown() -> None:
     assert toprung.torch.report().left == 0 and frames(call)
 
 
+def test_everything_that_decides_a_product_is_in_its_key() -> None:
+    odd = torch.empty(16 * 16 + 1, device=DEVICE)[1:].view(16, 16)
+    kinds: list[Callable[[], Any]] = [
+        lambda: torch.mm(A, B), lambda: torch.mm(A.T, B), lambda: torch.mm(A, B.T), lambda: torch.mm(odd, B),
+        lambda: torch.mm(A, odd), lambda: torch.mm(A[:8], B), lambda: torch.mm(A, B, out=C), lambda: torch.mm(A, B, out=C.T),
+        lambda: torch.mm(A, B, out=odd), lambda: torch.addmm(X, A, B), lambda: torch.addmm(X, A, B, beta=0),
+        lambda: torch.addmm(X, A, B, beta=0.5),
+        lambda: torch.addmm(X[:, None], A, B), lambda: torch.addmm(X, A, B, out=C), lambda: torch.addmm(C, A, B, out=C),
+        lambda: torch._addmm_activation(X, A, B), lambda: torch._addmm_activation(X, A, B, use_gelu=True),
+    ]  # fmt: skip
+    toprung.torch.enable(**LEFT)
+    assert all(frames(call) for call in kinds)  # Python waits for the kernel and leaves the product
+    assert all(frames(call) for call in kinds)  # and settles its kind
+    assert [i for i, call in enumerate(kinds) if frames(call)] == []
+
+
 def test_modules_are_counted_in_python() -> None:
     toprung.torch.enable(**LEFT, modules=True)
     net = torch.nn.Sequential(torch.nn.Linear(16, 16)).to(DEVICE)
