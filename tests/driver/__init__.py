@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import once
@@ -23,15 +24,27 @@ FLAGS = ("-x", "c", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,
 Fault = tuple[str, str, str]
 
 
-def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]]) -> list[dict[str, str]]:
-    """Return what each job's cases, all if it names none, ask of the driver, with a job's faults planted; by name of the case."""
+@contextlib.contextmanager
+def installed() -> Iterator[str]:
+    """Make a folder where the stand-in is found as the driver's library, for the length of a ``with`` block."""
     with tempfile.TemporaryDirectory() as folder:
         library = once.shared_object(SOURCE.read_text(), (*FLAGS, *(f"-I{p}" for p in nvrtc.include_paths())), compiler="gcc")
         Path(folder, "libcuda.so.1").symlink_to(library)
+        yield folder
+
+
+def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]], launcher: Path | None = None) -> list[dict[str, str]]:
+    """Return what each job's cases, all if it names none, ask of the driver, with a job's faults planted; by name of the case.
+
+    ``launcher``: library with the launcher in C++, which takes the place of Python's; None: Python's.
+    """
+    with installed() as folder:
         paths = {"PYTHONPATH": str(SOURCE.parents[1]), "LD_LIBRARY_PATH": folder}
         more = {name: os.pathsep.join(filter(None, (path, os.environ.get(name)))) for name, path in paths.items()}
         own = {"TOPRUNG_DRIVER_LOG": str(Path(folder, "log")), "TOPRUNG_CACHE": folder}  # its kernels do nothing: no one else's
         env = {**os.environ, **more, **own, store.VARIABLE: "off"}
+        if launcher is not None:
+            env["TOPRUNG_NATIVE"] = str(launcher)
         done = subprocess.run(
             [sys.executable, "-m", "driver.products"],
             input=json.dumps(jobs),

@@ -128,6 +128,15 @@ typedef struct {
 static Function functions[4096];
 static int function_count;
 
+/* For tests: a kernel of no module, with parameters of these sizes */
+CUfunction driver_function(const char *name, const int *sizes, int count) {
+    Function *f = functions + function_count++;
+    *f = (Function){.count = count, .threads = 1024, .cluster = {1, 1, 1}};
+    strncpy(f->name, name, sizeof f->name - 1);
+    for (int i = 0; i < count; i++) f->parameters[i].size = sizes[i];
+    return (CUfunction)f;
+}
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     const char *code = image;
     const Elf64_Ehdr *head = image;

@@ -1,0 +1,28 @@
+// C interface of the launcher in launch.cpp, which needs neither Python nor PyTorch nor CUDA's headers.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#define TOPRUNG_EXPORTED extern "C" __attribute__((visibility("default")))
+
+// Memory that a launch is given, by its slot in toprung.backends.plan; FLAGS are the launcher's own matter.
+enum toprung_slot { TOPRUNG_A, TOPRUNG_B, TOPRUNG_C, TOPRUNG_ADDEND, TOPRUNG_WORKSPACE, TOPRUNG_PACKED, TOPRUNG_FLAGS, TOPRUNG_SLOTS };
+
+constexpr int TOPRUNG_NO_FLAGS = -1;  // toprung_launch: the stream has no flags yet, see toprung_flags
+
+struct toprung_plan;
+
+// Return a plan of words as toprung.backends.native_plan lays them out; null if they are malformed or there is no driver. It keeps nothing of
+// what the words name: the caller keeps kernels and buffers for as long as the plan exists.
+TOPRUNG_EXPORTED toprung_plan* toprung_plan_new(const uint64_t* words, size_t count);
+TOPRUNG_EXPORTED void toprung_plan_free(toprung_plan* plan);
+
+// Have flags of a stream be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
+TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
+
+// Put a plan's launches into a stream, from any thread. `at` has the address of each slot but FLAGS, 0 where there is none. While
+// the stream is captured, flags lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0, the driver's error, or
+// TOPRUNG_NO_FLAGS with nothing launched.
+TOPRUNG_EXPORTED int toprung_launch(toprung_plan* plan, const uint64_t* at, double alpha, double beta, void* stream);

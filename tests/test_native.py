@@ -1,0 +1,57 @@
+"""The launcher in C++ asks of the driver what Python's asks, byte for byte, and threads share a plan."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import struct
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import driver
+import once
+from conftest import require
+from toprung.backends import native_plan
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{native_plan.SOURCE.parent}")
+
+
+def launcher() -> Path:
+    """Return the launcher as a library of its own."""
+    return once.shared_object(once.with_includes(native_plan.SOURCE.read_text(), native_plan.SOURCE.parent), ("-O2", *FLAGS))
+
+
+def test_calls_of_the_driver_are_those_of_pythons_launcher() -> None:
+    (found,), wanted = driver.recorded([([], [])], launcher()), driver.golden()
+    assert found.keys() == wanted.keys()
+    for name, calls in found.items():
+        assert "\n".join(difflib.unified_diff(wanted[name].splitlines(), calls.splitlines(), name, lineterm="", n=1)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_threads_that_launch_one_plan_take_nothing_of_each_other(sanitizer: str, tmp_path: Path) -> None:
+    program, log = tmp_path / "threads", tmp_path / "log"
+    flags = (*FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    subprocess.run(
+        ["g++", *flags, HERE / "native" / "threads.cpp", native_plan.SOURCE, "-o", program, "-ldl", "-lpthread"], check=True
+    )
+    with driver.installed() as folder:
+        env = {**os.environ, "LD_LIBRARY_PATH": folder, "TOPRUNG_DRIVER_LOG": str(log)}
+        done = subprocess.run(["setarch", "-R", program], env=env, capture_output=True, text=True, check=False)
+    require("unexpected memory mapping" not in done.stderr, "the sanitizer does not run on this kernel")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    counts = Counter[int]()
+    for line in log.read_text().splitlines():
+        head, of_a, c, alpha, flags_at, fixed = line.split(" | ")
+        thread = int(c, 16) >> 16
+        assert head == f"launch kernel 00000000 grid 2,1,1 block 32,1,1 shared 0 {thread << 32:x} attribute 6=1"
+        assert of_a.split()[0] == c and of_a.split()[1:4] == ["20", "40", "80"]
+        number = struct.unpack("<f", int(alpha, 16).to_bytes(4, "little"))
+        assert (number, flags_at, fixed) == ((float(thread),), f"{thread << 8:x}", "7")
+        counts[thread] += 1
+    assert counts == dict.fromkeys(range(1, 9), 250)
