@@ -21,6 +21,7 @@ It keeps a loop of its own, for operands change in place between timed calls.
 """
 
 import argparse
+import functools
 import gc
 import itertools
 import time
@@ -99,7 +100,7 @@ class Ours:
             raise Unsupported(reason)
         plan = self.plan = Fp32xLaunches(placed.session, problem.desc)
         a, b, c = (placed.parts[n] for n in "ABC")
-        return BoundOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
+        return BoundOnDevice(placed, functools.partial(plan.starter(), a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
     def describe(self, device):
         plan = self.plan
@@ -241,10 +242,10 @@ def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     calls = []
     for one in sets:
         a, b, c = (buffer.pointer for buffer in one.buffers)
-        calls.append(lambda a=a, b=b, c=c: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
+        calls.append(functools.partial(plan.starter(), a, 0, b, 0, c, 0, 1.0, 0.0))
     ours = Ours()
     ours.plan = plan
-    runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.workspace_bytes, burst=burst)]
+    runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.plan.workspace_bytes, burst=burst)]
     if vendor:
         theirs = baselines.peer("cublas").describe(session.device)
         theirs_on = [vendor_call(session, problem, one) for one in sets]

@@ -246,7 +246,7 @@ def main() -> int:
         torch.cuda.empty_cache()
         call = Call(session, n)
         call.a.uniform_(-1, 1), call.b.uniform_(-1, 1)
-        record["workspace_bytes"][str(n)] = {name: plan.workspace_bytes for name, plan in call.plans.items()}
+        record["workspace_bytes"][str(n)] = {name: plan.plan.workspace_bytes for name, plan in call.plans.items()}
         if "steps" in parts:
             found_steps = record["steps"][str(n)] = steps(call)
             lines.append(f"{n}: " + ", ".join(f"{name} {1e3 * t:.3f} ms" for name, t in found_steps.items()))

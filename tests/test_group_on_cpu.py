@@ -271,7 +271,7 @@ class Computed(hopper_on_cpu.Bound):
 
 @pytest.fixture
 def by_numpy(device: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(device), "bound", Computed)
+    monkeypatch.setattr(type(device), "bound", lambda session, launch: Computed(session, launch))
     monkeypatch.setattr(group, "product_source", lambda *what, **macros: (what, macros))
 
 

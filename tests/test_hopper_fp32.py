@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
-from test_hopper_fp32_on_cpu import Folder, Launch
+from test_hopper_fp32_on_cpu import Folder
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.dispatch.select import select
@@ -282,7 +282,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
         out = np.zeros((how.grid, 1 + 3 * MOST), np.int32)
         each, extra = divmod(how.shared * ceil(call.K, SgemmConfig().BK), how.grid)
         sizes = map(np.int32, (MOST, call.M, call.N, call.K, how.shared, each, extra))
-        Launch(folder, source, how.grid, 1, "P", list(sizes), True)(None, out.ctypes.data)
+        values = [np.array([x]) for x in (np.uint64(out.ctypes.data), *sizes)]
+        hopper_on_cpu.start(folder.built(source)[0], how.grid, 1, values)
         assert out[:, 0].max() <= MOST
         return [[tuple(p) for p in row[1 : 1 + 3 * row[0]].reshape(-1, 3).tolist()] for row in out]
 

@@ -115,7 +115,7 @@ def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
 def test_pieces_add_up(folder: Any) -> None:
     one = Operands.of(130, 100, 200, turned="NT")
     plan = launches.launches(folder, one.call(), SMALL, longest=96)
-    assert len(plan.pieces) == 2 * 2 * 3
+    assert len(plan.plan.launches) == 4 * 2 * 2 * 3
     for alpha, beta in ((1.0, 0.0), (2.0, -0.5)):
         assert close(run(plan, one, alpha, beta), one.reference(alpha, beta), NORMWISE)
 
