@@ -33,7 +33,7 @@ def native() -> ctypes.CDLL | None:
     if (shipped := bridge.shipped()) is not None:
         return bridge.loaded(shipped)
     require(shutil.which("g++"), "no g++ to compile the bridge with")
-    inputs = (bridge.SOURCE.read_bytes(), *cxx.FLAGS, torch.__version__, once.version("g++"))
+    inputs = (*(path.read_bytes() for path in bridge.SOURCES), *cxx.FLAGS, torch.__version__, once.version("g++"))
     return bridge.loaded(once.file(bridge.build, *inputs, suffix=".so"))
 
 

@@ -15,7 +15,7 @@ from toprung.gemm.desc import Desc
 from toprung.gemm.lowering import Copy, Multiply, Program
 from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ACTIVATIONS, MOVE
-from toprung.kernels.launch import launches_of, memory
+from toprung.kernels.launch import Foreign, launches_of, memory
 
 GROUPS = 1 << 20
 """Largest number of work-groups of a copy: its work-items loop over more elements."""
@@ -64,6 +64,12 @@ class Executable:
     def of(cls, session: Session, desc: Desc, selected: Selection | Candidate) -> Executable:
         """Return the executable of one product with a configuration that somebody selected."""
         return cls(session, Program.of(desc), {desc: selected if isinstance(selected, Selection) else Selection(selected)})
+
+    @property
+    def plan(self) -> Plan | None:
+        """All launches of a run; None if it copies, too, or if another library launches."""
+        launches = next(iter(self._launches.values()), None) if self.is_direct else None
+        return None if isinstance(launches, Foreign | None) else launches.plan
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -2,15 +2,22 @@
 //
 // bridge.py compiles and loads this file; switch.py puts it over the Python kernels of overloads.py. A product passes
 //
-//     PyTorch's dispatcher -> Override -> left()? --yes--> the kernel that was there before (PyTorch's own)
-//                                             \---no---> the Python kernel, which takes it, or leaves it and says so by settle()
+//     PyTorch's dispatcher -> Override -> route() --THEIRS--> the kernel that was there before (PyTorch's own)
+//                                            |-----OURS----> start(): the launcher of plans, launch.cpp
+//                                            \----PYTHON---> the Python kernel, which takes it or leaves it, and tells settle()
 //
-// so products.py stays the one place that decides. A kind of product that it has left for good is found here by its key from then
-// on. No Python header is included and the GIL is never taken here; the Python kernel takes it when it is called.
+// so products.py stays the one place that decides. A kind of product that it has left for good, or has a plan for, is found here by
+// its key from then on. No Python header is included and the GIL is never taken here; the Python kernel takes it when it is called.
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <pthread.h>
 
@@ -26,6 +33,8 @@
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "../native/launch.h"
 
 // Binaries of the wheel run with glibc 2.28 and the libstdc++ of its time (manylinux_2_28). What GCC 12 would import from newer ones
 // is defined here: a flag of glibc 2.32, for which 0 means atomic counts throughout, and two members of C++20.
@@ -84,11 +93,24 @@ struct Key {
     }
 };
 
-enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2 };  // REFUSABLE: left where the program asks for TF32 or determinism
+// What starts products of a kind. bridge.Taking in Python has the same fields, and frees one after toprung_forget when it has no users.
+struct Taking {
+    toprung_plan* plan;
+    Count taken, users;  // products, and threads that are starting one
+    int64_t lent;        // bytes of scratch memory
+    int64_t fused;       // 1: the launches add the bias and compute the activation
+    int64_t reach[6];    // bytes from the addresses of A, B and C to their lowest elements, and to the ends of their highest
+    char name[32];       // for a profiler
+};
+
+// REFUSABLE and TAKEN: left where the program asks for TF32 or determinism
+enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2, TAKEN = 3 };
 struct Kind {
     Key key;
     Verdict verdict;
     Count* count;   // of products left; Python frees it after toprung_forget
+    Taking* taking;  // null unless TAKEN
+    int64_t calls;   // calls that are still LEFT, without Python
     uint64_t used;  // Shard::uses at the last look-up
 };
 
@@ -171,54 +193,129 @@ __attribute__((noinline)) bool keyed(Key& key, int64_t number, uint64_t head, co
     return true;
 }
 
-// Return true if a product is PyTorch's, and count it; else `key` is the product's, empty if it has none.
-bool left(const Asked& asked, int op, bool in_place, bool has_out, Key& key) {
+enum Route { THEIRS, OURS, PYTHON };
+
+// A product's operands: bias is null where it is the result.
+struct Product {
+    const Tensor *a, *b, *bias = nullptr, *result = nullptr;
+    double alpha = 1, beta = 0;
+    Key key;                   // empty if it has none
+    Taking* taking = nullptr;  // for OURS, with one user more than before
+};
+
+// Decide who computes a product, and count what is PyTorch's.
+Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& product) {
     State* state = active.load(std::memory_order_acquire);
-    if (state == nullptr || asked.dtype != at::kFloat) return true;
+    if (state == nullptr || asked.dtype != at::kFloat) return THEIRS;
     const bool adds = asked.scalar_count != 0;
-    const Tensor &a = *asked.tensors[adds], &b = *asked.tensors[adds + 1];
+    const Tensor &a = *(product.a = asked.tensors[adds]), &b = *(product.b = asked.tensors[adds + 1]);
     const double work = static_cast<double>(a.numel()) * static_cast<double>(b.dim() > 1 ? b.size(-1) : 1);
     if (work < state->least || work == 0) {
         state->small.fetch_add(1, std::memory_order_relaxed);
-        return true;
+        return THEIRS;
     }
     const auto f32 = caffe2::TypeMeta::Make<float>();
-    if (a.dtype() != f32 || b.dtype() != f32 || !(state->ops >> op & 1)) return true;
-    const Tensor* bias = adds ? asked.tensors[0] : nullptr;
-    const Tensor* result = has_out ? asked.tensors[asked.tensor_count - 1] : nullptr;
+    if (a.dtype() != f32 || b.dtype() != f32 || !(state->ops >> op & 1)) return THEIRS;
+    product.result = has_out ? asked.tensors[asked.tensor_count - 1] : nullptr;
     uint64_t head = op << 2 | asked.activation;
     if (adds) {
         const Scalar &beta = *asked.scalars[0], &alpha = *asked.scalars[1];
-        if (beta.isComplex() || alpha.isComplex() || alpha.equal(0)) return true;
+        if (beta.isComplex() || alpha.isComplex() || alpha.equal(0)) return THEIRS;
         head |= beta.equal(0) ? 64 : beta.equal(1) ? 128 : 192;
-        if (in_place || (has_out && bias->is_same(*result))) {
+        product.alpha = alpha.toDouble();
+        product.beta = beta.toDouble();
+        if (in_place || (has_out && asked.tensors[0]->is_same(*product.result))) {
             head |= 256;
-            result = bias;
-            bias = nullptr;
+            product.result = asked.tensors[0];
+        } else {
+            product.bias = asked.tensors[0];
         }
     }
-    if (state->always || !keyed(key, state->number.load(std::memory_order_relaxed), head, {&a, &b, bias, result})) return false;
+    Key& key = product.key;
+    if (state->always || !keyed(key, state->number.load(std::memory_order_relaxed), head, {&a, &b, product.bias, product.result}))
+        return PYTHON;
     {
         Shard& shard = shard_of(key);
         const std::lock_guard<std::mutex> held(shard.lock);
-        const Kind* kind = shard.find(key);
-        if (kind == nullptr) return false;
+        Kind* kind = shard.find(key);
+        if (kind == nullptr || (kind->verdict == LEFT && kind->calls == 0)) return PYTHON;
         if (kind->verdict == LEFT) {
+            kind->calls--;
             kind->count->fetch_add(1, std::memory_order_relaxed);
-            return true;
+            return THEIRS;
         }
+        // under the lock: toprung_forget takes it, and from then on nobody finds this kind
+        if ((product.taking = kind->taking) != nullptr) product.taking->users.fetch_add(1, std::memory_order_relaxed);
     }
+    Route found = product.taking == nullptr ? PYTHON : OURS;
     const auto backend = a.is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
     const auto precision = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
     if (precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE) {
         state->precision.fetch_add(1, std::memory_order_relaxed);
-        return true;
-    }
-    if (at::globalContext().deterministicAlgorithms() && !state->reproducible) {
+        found = THEIRS;
+    } else if (at::globalContext().deterministicAlgorithms() && !state->reproducible) {
         state->deterministic.fetch_add(1, std::memory_order_relaxed);
-        return true;
+        found = THEIRS;
+    } else if (found == OURS && product.result != nullptr) {
+        const auto address = [](const Tensor& tensor) { return reinterpret_cast<int64_t>(tensor.const_data_ptr()); };
+        const int64_t(&reach)[6] = product.taking->reach;
+        const int64_t low = address(*product.result) + reach[4], high = address(*product.result) + reach[5];
+        const bool clear = (high <= address(a) + reach[0] || address(a) + reach[1] <= low) &&
+                           (high <= address(b) + reach[2] || address(b) + reach[3] <= low);
+        // a product into the memory of its bias would be written over what is to be added
+        if (!clear || (product.bias != nullptr && product.bias->storage().data() == product.result->storage().data())) found = THEIRS;
     }
-    return false;
+    if (found != OURS && product.taking != nullptr) product.taking->users.fetch_sub(1, std::memory_order_release);
+    return found;
+}
+
+// Put a product into the current stream, as products.started does; `made` is the result where none was given. Returns false if that
+// cannot be: Python tries again and says why.
+bool start(const Product& product, int activation, Tensor& made) {
+    Taking& its = *product.taking;
+    struct User {
+        Taking& its;
+        ~User() { its.users.fetch_sub(1, std::memory_order_release); }
+    } const user{its};
+    const Tensor &a = *product.a, &b = *product.b;
+    const c10::Device device = a.device();
+    at::RecordFunction recorded(at::RecordScope::USER_SCOPE);
+    if (recorded.isActive()) recorded.before(std::string(its.name));
+    try {
+        const c10::DeviceGuard guard(device);
+        // as at::detail::empty_cuda does, which is not in every build of PyTorch; a graph that is captured has a pool of its own there
+        c10::Allocator* allocator =
+            device.is_cuda() ? at::detail::getCUDAHooks().getCUDADeviceAllocator() : c10::GetCPUAllocator();
+        if (product.result == nullptr) {
+            c10::SmallVector<int64_t, DIMS> shape(a.sizes().begin(), a.sizes().end() - 1);
+            if (b.dim() > 1) shape.push_back(b.size(-1));
+            const auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+            made = at::detail::empty_generic(shape, allocator, DispatchKeySet(key), at::kFloat, std::nullopt);
+        } else {
+            made = *product.result;
+        }
+        const c10::DataPtr lent = its.lent ? allocator->allocate(its.lent) : c10::DataPtr();
+        void* stream = nullptr;
+        if (device.is_cuda()) {
+            const c10::impl::VirtualGuardImpl streams(device.type());
+            stream = streams.getStreamNativeHandle(streams.getStream(device));
+        }
+        uint64_t at[TOPRUNG_FLAGS] = {};
+        at[TOPRUNG_A] = reinterpret_cast<uint64_t>(a.const_data_ptr());
+        at[TOPRUNG_B] = reinterpret_cast<uint64_t>(b.const_data_ptr());
+        at[TOPRUNG_C] = reinterpret_cast<uint64_t>(made.mutable_data_ptr());
+        at[TOPRUNG_WORKSPACE] = reinterpret_cast<uint64_t>(lent.get());
+        const bool apart = product.bias != nullptr && !its.fused;
+        if (product.bias != nullptr && its.fused) at[TOPRUNG_ADDEND] = reinterpret_cast<uint64_t>(product.bias->const_data_ptr());
+        if (toprung_launch(its.plan, at, product.alpha, apart ? 0 : product.beta, stream)) return false;
+        if (apart && product.beta != 0) made.add_(*product.bias, product.beta);  // a kernel that reads C while it writes it is slow
+        if (activation == 1 && !its.fused) made.relu_();
+        if (activation == 2 && !its.fused) at::gelu_(made, "tanh");  // as PyTorch's own does on a GPU
+    } catch (const c10::OutOfMemoryError&) {
+        return false;
+    }
+    its.taken.fetch_add(1, std::memory_order_relaxed);
+    return true;
 }
 
 // ---- the overrides
@@ -245,11 +342,17 @@ struct Override<Return(Args...)> final : c10::OperatorKernel {
         const Overload& its = *overload;  // switch.py keeps this kernel for a minute after disable(), which any thread may call
         Asked asked;
         ((asked += args), ...);
-        Key key;
-        if (left(asked, its.op, its.in_place, std::is_reference_v<Return>, key))
-            return its.original.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
+        Product product;
+        const Route found = route(asked, its.op, its.in_place, std::is_reference_v<Return>, product);
+        if (found == THEIRS) return its.original.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
+        if (Tensor made; found == OURS && start(product, asked.activation, made)) {
+            if constexpr (std::is_reference_v<Return>)
+                return const_cast<Tensor&>(*asked.tensors[its.in_place ? 0 : asked.tensor_count - 1]);  // as the caller passed it
+            else
+                return made;
+        }
         const auto held = overload;  // Python may wait for longer than that
-        const Pending here(key.count ? &key : nullptr);
+        const Pending here(product.key.count ? &product.key : nullptr);
         return its.python.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
     }
 };
@@ -332,7 +435,8 @@ EXPORTED void toprung_restore(const char* key) {
 EXPORTED void toprung_activate(State* state) { active.store(state, std::memory_order_release); }
 
 // Remember a verdict on the product for which this thread is in the Python kernel, if it was decided under these settings.
-EXPORTED void toprung_settle(const State* state, Count* count, int verdict) {
+// `taking`: what starts such products, for TAKEN; `calls`: so many are LEFT before Python is asked again.
+EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taking* taking, int64_t calls) {
     if (pending == nullptr) return;
     Shard& shard = shard_of(*pending);
     const std::lock_guard<std::mutex> held(shard.lock);
@@ -341,10 +445,10 @@ EXPORTED void toprung_settle(const State* state, Count* count, int verdict) {
     Kind* kind = shard.find(*pending);
     if (kind == nullptr && shard.kinds.size() < ROOM) kind = &shard.kinds.emplace_back();
     if (kind == nullptr) kind = &*std::ranges::min_element(shard.kinds, {}, &Kind::used);
-    *kind = {*pending, static_cast<Verdict>(verdict), count, ++shard.uses};
+    *kind = {*pending, static_cast<Verdict>(verdict), count, taking, calls, ++shard.uses};
 }
 
-// Forget the verdicts of a number that no State has any more; none of their counters is used from then on.
+// Forget the verdicts of a number that no State has any more; none of their counters, and no Taking, is found from then on.
 EXPORTED void toprung_forget(int64_t number) {
     for (int i = 0; i < SHARDS; i++) {
         const std::lock_guard<std::mutex> held(shards[i].lock);
@@ -354,3 +458,6 @@ EXPORTED void toprung_forget(int64_t number) {
 
 // Return a counter and set it to 0.
 EXPORTED int64_t toprung_drained(Count* counter) { return counter->exchange(0, std::memory_order_relaxed); }
+
+// Return true once no thread starts a product by this any more; after toprung_forget none ever will.
+EXPORTED bool toprung_idle(const Taking* taking) { return taking->users.load(std::memory_order_acquire) == 0; }

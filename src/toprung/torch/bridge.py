@@ -1,4 +1,4 @@
-"""The bridge: overrides in C++, by which a product that toprung leaves to PyTorch never enters Python.
+"""The bridge: overrides in C++, by which products of a kind that was decided in Python before never enter it again.
 
 ``bridge.cpp`` says how. A wheel for Linux has a binary for each minor version of PyTorch. Elsewhere it is compiled on request only,
 by ``python -m toprung.torch --build``, against the headers of the PyTorch that is installed. ``enable()`` uses a binary if there is
@@ -17,16 +17,22 @@ from pathlib import Path
 
 import torch
 
-from toprung.backends import cxx
+from toprung.backends import cxx, native_plan
+from toprung.backends.cuda import CUDASession
+from toprung.blas.product import OnDevice
+from toprung.errors import LaunchError
 from toprung.torch.settings import ALL, Settings
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+SOURCES = SOURCE, native_plan.SOURCE
 
 RELEASE = re.compile(r"(\d+\.\d+)\.\d+\+(?:cpu|cu\d+)")
 """Version of a release of PyTorch, and its minor version: those that wheels have a bridge for; a nightly's C++ API may differ."""
 
-LEFT, REFUSABLE = 1, 2
-"""Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode."""
+LEFT, REFUSABLE, TAKEN = 1, 2, 3
+ALWAYS = (1 << 63) - 1
+"""Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode; there is a
+``Taking`` that starts it elsewhere."""
 
 _numbers = itertools.count(1)
 
@@ -59,6 +65,36 @@ class State(ctypes.Structure):
         bridge.toprung_forget(ctypes.c_int64(number))
 
 
+class Taking(ctypes.Structure):
+    """A plan with all that the bridge needs to start products by it, and its counters; see ``Taking`` in ``bridge.cpp``."""
+
+    taken: int
+    native: native_plan.NativePlan
+
+    _fields_ = [
+        ("plan", ctypes.c_void_p), ("taken", ctypes.c_int64), ("users", ctypes.c_int64), ("lent", ctypes.c_int64),
+        ("fused", ctypes.c_int64), ("reach", ctypes.c_int64 * 6), ("name", ctypes.c_char * 32),
+    ]  # fmt: skip
+
+    @classmethod
+    def of(cls, call: OnDevice, op: str, fused: bool) -> Taking | None:
+        """Return what starts a call's products without Python; None where only Python can."""
+        bridge, plan, session = library(), call.executable.plan, call.executable.session
+        if bridge is None or plan is None or not isinstance(session, CUDASession):
+            return None
+        made = cls(lent=plan.lent_bytes, fused=fused, reach=call.reach, name=f"toprung::{op}".encode())
+        try:
+            made.native = native_plan.NativePlan(bridge, session, plan)
+        except LaunchError:
+            return None
+        made.plan = made.native.handle
+        return made
+
+    def drained(self) -> int:
+        """Return the number of products since the last time."""
+        return drained(ctypes.c_int64.from_buffer(self, Taking.taken.offset))  # type: ignore[attr-defined]
+
+
 def drained(counter: ctypes.c_int64) -> int:
     """Return a counter that the bridge adds to and set it to 0."""
     bridge = library()
@@ -75,7 +111,8 @@ def shipped() -> Path | None:
 
 def kept() -> Path:
     """Return the file of the bridge for this PyTorch in the cache, whether it has been built or not."""
-    return cxx.kept(f"bridge/torch-{torch.__version__}", (SOURCE,), torch.__version__, torch.version.git_version)
+    read = *SOURCES, native_plan.SOURCE.with_suffix(".h")
+    return cxx.kept(f"bridge/torch-{torch.__version__}", read, torch.__version__, torch.version.git_version)
 
 
 def binary() -> Path:
@@ -98,7 +135,7 @@ def build(path: Path | None = None) -> Path:
             return path
         path = kept()
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"
-    cxx.compile_library(path, (SOURCE,), abi, *cxx.pytorch(Path(torch.__file__).parent))
+    cxx.compile_library(path, SOURCES, abi, *cxx.pytorch(Path(torch.__file__).parent))
     return path
 
 
@@ -127,12 +164,20 @@ def loaded(path: Path) -> ctypes.CDLL | None:
         text = f"products that PyTorch runs enter Python, for {error}: python -m toprung.torch --build makes the file anew"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
-    bridge.toprung_override.restype = ctypes.c_bool
+    native_plan.declare(bridge)
+    bridge.toprung_override.restype = bridge.toprung_idle.restype = ctypes.c_bool
     # called inside products, or thousands of times: a thread that gave the GIL away might wait milliseconds for it
     quick = ctypes.PyDLL(str(path))
     bridge.toprung_settle, bridge.toprung_drained = quick.toprung_settle, quick.toprung_drained  # type: ignore[attr-defined]
-    bridge.toprung_settle.argtypes = [ctypes.POINTER(State), ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
+    bridge.toprung_settle.argtypes = [
+        ctypes.POINTER(State),
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.c_int,
+        ctypes.POINTER(Taking),
+        ctypes.c_int64,
+    ]
     bridge.toprung_drained.restype = ctypes.c_int64
+    bridge.toprung_idle.argtypes = [ctypes.POINTER(Taking)]
     bridge.toprung_activate.argtypes = [ctypes.c_void_p]
     atexit.register(bridge.toprung_activate, None)  # threads may multiply for longer than the interpreter's memory lives
     return bridge

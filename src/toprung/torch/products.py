@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import threading
 import traceback
 import warnings
@@ -86,9 +87,10 @@ class Entry(CountedEntry):
     like : where its tensors lie, if toprung could compute it
     modules : calls by module, and whether in the backward pass, while ``watching``
     counter : calls that the bridge left to PyTorch since the last ``collect``
+    taking : what the bridge takes calls by; None before Python has taken one, or where only Python can
     """
 
-    __slots__ = ("activation", "counter", "device", "eligible", "fused", "job", "like", "modules", "op", "shape")
+    __slots__ = ("activation", "counter", "device", "eligible", "fused", "job", "like", "modules", "op", "shape", "taking")
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
         super().__init__(problem, layout)
@@ -98,6 +100,7 @@ class Entry(CountedEntry):
         self.like: Like | None = None
         self.modules: dict[tuple[str, bool], int] = {}
         self.counter = ctypes.c_int64()
+        self.taking: bridge.Taking | None = None
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -137,22 +140,30 @@ class Products(CountedProducts[Entry]):
         self.eager = settings.own or bool(settings.reproducible)
         self._settled: set[Entry] = set()
 
-    def settle(self, entry: Entry, verdict: int) -> None:
-        """Have the bridge decide products like the one that is being looked at, and count them, from now on.
-
-        One whose kernel is not prepared yet has no verdict and enters Python each time, which counts it. That happens at most
-        ``PAYS`` / M·N·K times (600 for the smallest by default), so a count in the bridge, which Python would have to look at, is
-        not worth its code.
-        """
+    def settle(self, entry: Entry, verdict: int, calls: int = bridge.ALWAYS) -> None:
+        """Have the bridge decide this many products like the one that is being looked at, and count them."""
         native = bridge.library()
         if native is None:
             return
         self._settled.add(entry)
-        native.toprung_settle(self.state, entry.counter, verdict)
+        native.toprung_settle(self.state, entry.counter, verdict, entry.taking if verdict == bridge.TAKEN else None, calls)
+
+    def take(self, entry: Entry, call: Call) -> None:
+        """Have the bridge take products like the one that has just been started, from now on, if it can."""
+        if not isinstance(call, OnDevice) or bridge.library() is None:
+            return
+        with _building:  # one that is replaced might be in use
+            if entry.taking is None:
+                entry.taking = bridge.Taking.of(call, entry.op, entry.fused)
+        if entry.taking is not None:
+            if not capturing(entry.device):  # a graph that is captured has flags of its own
+                entry.taking.native.prepare(adapter.queue(None, call.home))
+            self.settle(entry, bridge.TAKEN)
 
     def collect(self, forget: bool = False) -> None:
         """Add what the bridge has counted; with ``forget`` it decides nothing more of what it was told."""
-        if bridge.library() is None:
+        native = bridge.library()
+        if native is None:
             return
         settled = self._settled
         if forget:
@@ -160,6 +171,13 @@ class Products(CountedProducts[Entry]):
             self.state.forget()
         for entry in list(settled):
             entry.left += bridge.drained(entry.counter)
+            if entry.taking is not None:
+                entry.taken += entry.taking.drained()
+                if forget:
+                    _leaving.append(entry.taking)
+                    entry.taking = None
+        if forget:
+            _leaving[:] = [taking for taking in _leaving if not native.toprung_idle(taking)]
         self.small += self.state.drained("small")
         for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC)):
             if count := self.state.drained(counter):
@@ -173,6 +191,9 @@ class Products(CountedProducts[Entry]):
         self.collect(forget=True)
         super().forget()
 
+
+_leaving: list[bridge.Taking] = []
+"""What no product finds any more, while threads are still starting products by it."""
 
 now: Products | None = None
 """Products of the settings that are active; None while PyTorch's own run. Set by ``activate``."""
@@ -253,7 +274,13 @@ def multiply(
     call = entry.call
     if call is None:
         if (job := entry.job) is not None:
-            if not job.begun and (products.eager or (entry.left + 1) * work >= PAYS):
+            if not job.begun:
+                if entry.counter.value:
+                    entry.left += bridge.drained(entry.counter)
+                more = 0 if products.eager else math.ceil(PAYS / work) - entry.left - 1
+                if more > 0:  # calls before preparing pays
+                    entry.left += 1
+                    return products.settle(entry, bridge.LEFT, more)
                 background.begin(job)
             # take over what has been prepared; wait for it where the result must not depend on time
             if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
@@ -281,6 +308,7 @@ def multiply(
         entry.why = entry.why or "there was no memory for what toprung needs beside the result"
     else:
         entry.taken += 1
+        products.take(entry, call)
     return made
 
 
