@@ -73,17 +73,21 @@ def frames(call: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_product_that_is_left_enters_no_python(name: str) -> None:
+def test_a_product_that_was_decided_enters_no_python(name: str) -> None:
+    """It is PyTorch's on a CPU; a GPU has kernels of ours that gain even here."""
     call = CALLS[name]
     theirs = call()
     toprung.torch.enable(**LEFT)
     assert frames(call), "Python decides the first time"
-    before = toprung.torch.report().left
+    toprung.torch.wait()
+    call()  # takes over what was prepared
+    before = toprung.torch.report()
     ours = call()
     assert frames(call) == []
     rows = toprung.torch.report().rows
-    assert sum(row.left for row in rows) == 2 * before + before and not any(row.taken for row in rows)
-    assert ours is None or torch.equal(ours, theirs)
+    counted = sum(row.left + row.taken for row in rows)
+    assert counted == 2 * (before.left + before.taken) and (DEVICE == "cuda" or not any(row.taken for row in rows))
+    assert ours is None or torch.allclose(ours, theirs, atol=1e-5)
 
 
 def test_products_that_are_small_or_whose_program_asks_for_something_else_enter_no_python() -> None:
