@@ -1,4 +1,4 @@
-"""What preparing kernels costs a step of a PyTorch program, and how long preparing a kind of product holds the GIL.
+"""Measure how preparing kernels slows a step of a PyTorch program, and how long one kind of product holds the GIL.
 
     python benchmarks/preparing.py cuda:0 --json preparing.json
 

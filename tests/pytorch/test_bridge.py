@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
@@ -87,7 +88,8 @@ def test_a_product_that_was_decided_enters_no_python(name: str) -> None:
     rows = toprung.torch.report().rows
     counted = sum(row.left + row.taken for row in rows)
     assert counted == 2 * (before.left + before.taken) and (DEVICE == "cuda" or not any(row.taken for row in rows))
-    assert ours is None or torch.allclose(ours, theirs, atol=1e-5)
+    same = torch.equal if DEVICE != "cuda" else functools.partial(torch.allclose, atol=1e-5)
+    assert ours is None or same(ours, theirs)
 
 
 def test_products_that_are_small_or_whose_program_asks_for_something_else_enter_no_python() -> None:
@@ -344,7 +346,7 @@ def test_the_bridge_needs_no_newer_system_than_manylinux_2_28() -> None:
     limits = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
     used = re.findall(r"\((GLIBC|GLIBCXX|CXXABI)_([\d.]+)\) +(\w+)", text)
     newer = [(name, version, symbol) for name, version, symbol in used if tuple(map(int, version.split("."))) > limits[name]]
-    # what opens the driver includes no PyTorch header: for wheels Zig compiles it, for glibc 2.28's own dlopen
+    # dlopen and dlsym are launch.cpp's; wheels link it with Zig, against those of glibc 2.28
     assert len(used) > 20 and {symbol for _, _, symbol in newer} <= {"dlopen", "dlsym"}
 
 

@@ -237,7 +237,7 @@ def test_no_product_waits_for_its_kernel(gate: threading.Event) -> None:
 
 
 def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two kinds that toprung may take, the one that was multiplied often enough is prepared, and ``wait`` prepares both."""
+    """A kind that ran often enough is prepared, one that ran less is not, and ``wait`` prepares both."""
     begun: list[str] = []
     monkeypatch.setattr(background, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
     monkeypatch.setattr(products, "PAYS", 3 * 9 * 17 * 33)

@@ -37,7 +37,7 @@ KEPT_MAPS = 64
 
 
 def checked(what: str, kernel: Any, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Grid and block in three dimensions, or LaunchError if the device has none of that size."""
+    """Return grid and block in three dimensions; LaunchError if the device has none of that size."""
     grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
     for size, most in zip(grid, MAX_GROUPS, strict=True):
         if size > most:
@@ -50,7 +50,7 @@ def checked(what: str, kernel: Any, groups: Sequence[int], local: Sequence[int])
 
 
 def launch_config(driver: Any, kernel: Any, grid: Sequence[int], block: Sequence[int], overlaps: bool) -> Any:
-    """A launch's sizes for cuLaunchKernelEx; with ``overlaps`` it may start before the kernel before it in its stream is done."""
+    """Return the launch configuration for cuLaunchKernelEx; with ``overlaps`` the launch may begin before the previous one ends."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
@@ -70,7 +70,7 @@ def described(source: Source) -> str:
 
 
 def in_memory(value: Buffer | np.generic) -> NDArray[Any]:
-    """A kernel argument in memory of its own; a tensor map's begins on 64 bytes."""
+    """Return memory that holds a kernel argument; a tensor map's begins on 64 bytes, as the driver asks."""
     if not isinstance(value, np.generic):
         value = np.uint64(value.handle)
     if value.nbytes < TENSOR_MAP_BYTES:
@@ -95,7 +95,7 @@ class Bound:
     ----------
     places : slot and bytes behind its address, of each address in ``raw``
     numbers : scalars behind them, by their place among α, β, and 1 if α is not 0
-    maps : tensor maps, each with the memory that the kernel reads it from, and the address that it is of now
+    maps : slot, offset, current address, memory and encoder of each tensor map
     """
 
     def __init__(self, session: Any, launch: KernelLaunch) -> None:

@@ -244,7 +244,7 @@ Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& pr
             kind->count->fetch_add(1, std::memory_order_relaxed);
             return THEIRS;
         }
-        // under the lock: toprung_forget takes it, and from then on nobody finds this kind
+        // counted under the lock: after toprung_forget, which takes it too, no look-up returns this Taking
         if ((product.taking = kind->taking) != nullptr) product.taking->users.fetch_add(1, std::memory_order_relaxed);
     }
     Route found = product.taking == nullptr ? PYTHON : OURS;

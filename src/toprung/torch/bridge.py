@@ -123,12 +123,7 @@ def binary() -> Path:
 def build(path: Path | None = None) -> Path:
     """Compile the bridge, which takes ten to thirty seconds, and return its file; nothing is compiled where the wheel has one.
 
-    Raises
-    ------
-    MissingExtra
-        there is no compiler
-    BuildError
-        it does not compile
+    Raises as ``cxx.compile_library`` does.
     """
     if path is None:
         if (path := shipped()) and loaded(path):

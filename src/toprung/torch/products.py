@@ -152,7 +152,7 @@ class Products(CountedProducts[Entry]):
         """Have the bridge take products like the one that has just been started, from now on, if it can."""
         if not isinstance(call, OnDevice) or bridge.library() is None:
             return
-        with _building:  # one that is replaced might be in use
+        with _building:  # two threads may not both make one: the first would be freed while it is in use
             if entry.taking is None:
                 entry.taking = bridge.Taking.of(call, entry.op, entry.fused)
         if entry.taking is not None:
@@ -184,7 +184,7 @@ class Products(CountedProducts[Entry]):
                 self.refused[reason] = self.refused.get(reason, 0) + count
 
     def drop(self, entries: list[Entry]) -> None:
-        self.collect(forget=True)  # what the bridge decides enters Python once more, and so is among the last
+        self.collect(forget=True)  # kinds in use enter Python once more, which keeps them in the younger generation
         super().drop(entries)
 
     def forget(self) -> None:
@@ -193,7 +193,7 @@ class Products(CountedProducts[Entry]):
 
 
 _leaving: list[bridge.Taking] = []
-"""What no product finds any more, while threads are still starting products by it."""
+"""Plans whose verdicts were forgotten, kept until no thread is launching them any more."""
 
 now: Products | None = None
 """Products of the settings that are active; None while PyTorch's own run. Set by ``activate``."""

@@ -232,7 +232,7 @@ def splitting(
     session: Session, call: GemmDesc, addresses: tuple[Argument, ...], sides: tuple[int, int, int, int], how: tuple[int, int],
     operands: tuple[Argument, Argument], slices: int = 1, overlap: bool = True, kernel: Kernel | None = None,
 ) -> KernelLaunch | None:  # fmt: skip
-    """The splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out, None where both are.
+    """Return the splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out, None if both are.
 
     Slices of K are matrices of their own.
     """
