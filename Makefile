@@ -88,7 +88,7 @@ site: $(VENV)/ready-dev $(VENV)/ready-site
 report: $(VENV)/ready-dev
 	$(REPORT) --picture docs/report/ladders.svg
 
-# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu, qemu-user
+# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu
 wheels: $(VENV)/ready-wheels
 	$(BIN)/python tools/wheels.py
 
