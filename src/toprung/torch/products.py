@@ -538,9 +538,11 @@ def wait(seconds: float | None = None) -> bool:
         no time was named, and a kernel took longer than that
     """
     for products in every():
-        for entry in products.entries.every():
-            if (job := entry.job) is not None and not job.begun:
-                background.begin(job)
+        waiting = [job for entry in products.entries.every() if (job := entry.job) is not None and not job.begun]
+        for job in waiting:
+            background.begin(job)
+        if waiting:  # the bridge would go on leaving such products until preparing them pays
+            products.collect(forget=True)
     return background.wait(seconds)
 
 
