@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
@@ -76,7 +76,6 @@ def against_fp32(
     Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted
     seconds of its best candidate, by default of toprung's.
     """
-    assert isinstance(desc, GemmDesc)
     ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
     plain = cost_model.plain_fp32_seconds(desc)
     if plain - cost_model.PLAIN_START < ours * NEAR < math.inf:

@@ -133,7 +133,7 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     c, tile = desc.result, ADD.tile_for(session.device)
     if slices <= FEW_PARTS:
         tile = replace(tile, BM=1, BN=tile.work_items)
-    width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if isinstance(desc, GemmDesc) else 1
+    width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if not desc.is_vector else 1
     fixed = [*uints(c.cols, slices), *longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]
     switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
     kernel, groups = loaded(session, ADD, tile, switches), (-(-c.elements // (tile.DN * width)),)

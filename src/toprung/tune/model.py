@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.tune.ranking import Ranking
 
 
@@ -34,7 +34,7 @@ def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
 
     On a GPU whose figures are unknown, plain fp32 is not predicted. Plain fp32 is bounded by the device's peak.
     """
-    if not isinstance(desc, GemmDesc):
+    if desc.is_vector:
         return UNKNOWN
 
     def cost(candidate: Candidate) -> float:

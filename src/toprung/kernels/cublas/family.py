@@ -67,7 +67,7 @@ class CuBLAS(KernelFamily):
             least *= NARROW_TIMES
         elif desc.batch > 1:
             least *= BATCHED_TIMES
-        elif isinstance(desc, GemmDesc):
+        elif not desc.is_vector:
             least *= SHORT_TIMES if desc.K <= SHORT else DEEP_TIMES if desc.K >= DEEP else 1.0
         return max(least, cost_model.HOST.cublas)
 
@@ -86,7 +86,7 @@ def aligned(device: Device, desc: Desc) -> Iterable[tuple[int, float]]:
     if is_skinny(desc):
         for slices, seconds in aligned_teams(device, desc):
             yield slices, TEAM_TIMES * seconds
-    if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
+    if not desc.is_vector and min(desc.M, desc.N) > 1:
         yield from ((slices, TIMES * seconds) for _, slices, seconds in blocks(device, desc))
 
 

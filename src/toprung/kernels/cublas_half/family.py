@@ -48,7 +48,7 @@ class CuBLASHalf(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "with a vector memory is the limit"
         if desc.type_a not in self.operand_dtypes or desc.type_a != desc.type_b:
             return "cuBLAS takes two halves of one type"

@@ -40,7 +40,7 @@ class HopperFp32x(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if (reason := supported(device, desc)) or not 0 < min(desc.M, desc.N) <= FEW:
             return reason
@@ -90,7 +90,7 @@ class HopperFp32x(KernelFamily):
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named."""
-        if not isinstance(desc, GemmDesc) or not isinstance(measured, GemmDesc):
+        if desc.is_vector or measured.is_vector:
             return "it multiplies matrices"
         if reason := supported(device, desc):
             return reason
@@ -120,7 +120,7 @@ class HopperFp32x(KernelFamily):
         return sources_of(desc, taken.variant, trimmed(desc.K, taken.slices))
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        if not isinstance(desc, GemmDesc) or not (desc.M and desc.N) or supported(device, desc):
+        if desc.is_vector or not (desc.M and desc.N) or supported(device, desc):
             return {}
         filling = {config.slices for config in configs(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, most_slices(desc))) for n in FEW_SLICES}

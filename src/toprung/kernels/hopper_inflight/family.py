@@ -89,18 +89,17 @@ class HopperInflight(KernelFamily):
     epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
+        if desc.is_vector:
+            return "fp32x is for products of matrices: with a vector memory is the limit"
         if reason := self._uncomputed(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc)
         if desc.is_mixed:
             return "" if on_words(desc) else "rows of halves begin between words of 4 bytes"
         if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
-    def _uncomputed(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
-            return "fp32x is for products of matrices: with a vector memory is the limit"
+    def _uncomputed(self, device: Device, desc: GemmDesc) -> str:
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"
         if desc.is_empty:
@@ -167,7 +166,7 @@ class HopperInflight(KernelFamily):
         return [source_of(desc, config)]
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        legal = isinstance(desc, GemmDesc) and not self.supports(device, desc)
+        legal = not desc.is_vector and not self.supports(device, desc)
         return SPACE if legal else {}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> InflightConfig | None:

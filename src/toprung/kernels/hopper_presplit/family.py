@@ -37,7 +37,7 @@ class HopperPresplit(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"

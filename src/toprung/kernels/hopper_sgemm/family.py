@@ -45,7 +45,7 @@ AREA = FIRST.BM * FIRST.BN
 
 def is_large(desc: Desc) -> bool:
     """Return True if the kernel is weighed: C is large, or so much is computed for it that its parts do not count."""
-    return isinstance(desc, GemmDesc) and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
+    return not desc.is_vector and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
 
 
 class HopperSgemm(KernelFamily):
@@ -55,7 +55,7 @@ class HopperSgemm(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        return supported(device, desc) if isinstance(desc, GemmDesc) else "it multiplies matrices"
+        return supported(device, desc) if not desc.is_vector else "it multiplies matrices"
 
     # selection
 

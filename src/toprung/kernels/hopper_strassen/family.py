@@ -31,7 +31,7 @@ class HopperStrassen(KernelFamily):
     precision = "fp32x-strassen"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "Strassen's form is for products of matrices"
         return supported(device, desc)
 

@@ -10,7 +10,7 @@ from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import Plan
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches, TileConfig, tile_of
 from toprung.kernels.blocks import check_candidate
 from toprung.kernels.launch import direct, longs, uints, walkers
@@ -47,7 +47,7 @@ class Plain(KernelFamily):
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
 
     def compile(self, session: Session, desc: Desc, config: TileConfig) -> Launches:
-        if isinstance(desc, GemmDesc):
+        if not desc.is_vector:
             a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
             b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
             sizes = desc.M, desc.N, desc.K

@@ -125,7 +125,7 @@ class SkinnyFamily(KernelFamily):
         check_candidate(RECORDS[made.kernel], made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         s, tile = desc.skinny, config.tile
         if s.few > FEW or reader(s) != config.kernel:
             return f"skinny/{config.kernel} does not compute such a product"

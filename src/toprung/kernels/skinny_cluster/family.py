@@ -102,13 +102,12 @@ class SkinnyCluster(SkinnyFamily):
             raise ValueError(f"skinny_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         if reason := self.supports(device, desc):
             return reason
         made = super().adapt(device, desc, config, measured, exact)
         if isinstance(made, str):
             return made
-        assert isinstance(made, SkinnyConfig)
         slices = min(made.slices, LARGEST)
         if slices < 2 or not _fits(desc.skinny, made.tile, slices):
             return "it would have no slices of K"

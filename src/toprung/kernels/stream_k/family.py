@@ -99,13 +99,12 @@ class StreamK(KernelFamily):
 
     def _is_shallow(self, device: Device, desc: Desc) -> bool:
         """Return True for a product whose time the block model tells: one chain of K, results that are written as they lie."""
-        if device.kind != "gpu" or not isinstance(desc, GemmDesc) or self.supports(device, desc):
+        if device.kind != "gpu" or desc.is_vector or self.supports(device, desc):
             return False
         return LEAST_SHALLOW <= desc.K <= blocks.SHALLOW and desc.widths[2] == 4 and desc.M * desc.N >= blocks.UNCUT_SHALLOW
 
     def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
-        if self._is_shallow(device, desc):
-            assert isinstance(desc, GemmDesc)
+        if not desc.is_vector and self._is_shallow(device, desc):
             return blocks.block_seconds(device, desc, Block(config.tile, EFFICIENCY, PER_UNIT), config.tile, 1)
         peak = device.peak_gflops
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
@@ -127,7 +126,7 @@ class StreamK(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        if not isinstance(desc, GemmDesc) or desc.batch > 1:
+        if desc.is_vector or desc.batch > 1:
             return "it multiplies two matrices"
         if reason := blocks.too_wide(desc, config.tile):
             return reason
@@ -177,9 +176,8 @@ def listed(desc: GemmDesc, config: TileConfig, units: int) -> Work:
 
 def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
     """Return the lists of work of all launches of a product."""
-    if desc.is_empty:
+    if desc.is_vector or desc.is_empty:
         return []
-    assert isinstance(desc, GemmDesc)
     depths = chain_lengths(desc.K, longest_launch(config.options))
     return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
 

@@ -110,7 +110,7 @@ class Tiled(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "it multiplies matrices"
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):

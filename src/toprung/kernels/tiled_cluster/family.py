@@ -65,7 +65,7 @@ class TiledCluster(KernelFamily):
     name = "tiled_cluster"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) == 1:
+        if desc.is_vector or min(desc.M, desc.N) == 1:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 

@@ -46,10 +46,10 @@ class TiledGroup(KernelFamily):
 
     # groups
 
-    def group_share(self, device: Device, desc: Desc) -> float:
+    def group_share(self, device: Device, desc: GemmDesc) -> float:
         if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
             return float("inf")
-        if not isinstance(desc, GemmDesc) or desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
+        if desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
             return float("inf")
         if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
             return float("inf")
