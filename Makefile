@@ -49,9 +49,9 @@ test-all: ALL = --all
 test-all: test test-slow test-torch test-wheel
 	$(RUN) -m drawn tests
 
-# This machine's wheel with the native code, all versions of PyTorch in it, and its tests with the newest; downloads 0.5 GB for each
+# This machine's wheel with the native code for the oldest and the newest PyTorch, and its tests with that; downloads 0.5 GB for each
 test-wheel: $(VENV)/ready-wheels $(TORCH)/ready
-	$(BIN)/python tools/wheels.py --arch $$(uname -m) --out build/wheels
+	$(BIN)/python tools/wheels.py --arch $$(uname -m) --ends --out build/wheels
 	rm -rf build/wheel && $(BIN)/python -m zipfile -e build/wheels/*linux*.whl build/wheel
 	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py
 

