@@ -12,12 +12,19 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 
+import golden
 import toprung.torch
 from test_bridge import frames
+from toprung.backends.base import Source
+from toprung.backends.cuda import CUDASession
+from toprung.blas.product import OnDevice
+from toprung.execute.executor import executor_of
+from toprung.gemm.lowering import Layout
 from toprung.torch import bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",), "reproducible": True}
@@ -109,6 +116,41 @@ def what_is_added_comes_after_the_launch_or_in_it() -> None:
         call()
         wanted = (X - 2).expand(16, 16)
         assert torch.allclose(out, torch.nn.functional.gelu(wanted, approximate="tanh") if gelu else wanted.relu())
+
+
+class Session(golden.Recorder, CUDASession):
+    """A session of an H200 whose kernels are the stand-in's, and write their first six arguments down."""
+
+    _can_overlap = False
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        function = DRIVER.driver_function(source.kernel.encode(), (ctypes.c_int * 6)(*[8] * 6), 6)
+        return SimpleNamespace(source=source, function=function, dynamic=0, largest=1024)
+
+
+def operands_of_any_strides_are_copied_by_launches_of_the_plan() -> None:
+    def take(self: products.Products, entry: products.Entry, call: Any) -> None:
+        a, b, c = (Layout(*view, 4) for view in call.views)
+        made = executor_of(session).strided(a, b, c, 1.0, 0.0, True, "fp32")
+        entry.taking = bridge.Taking.of(cast(OnDevice, SimpleNamespace(executable=made, reach=call.reach)), entry.op, False)
+        assert entry.taking is not None
+        self.settle(entry, bridge.TAKEN)
+
+    session = Session(golden.devices()["h200-cuda"])
+    products.Products.take = take
+    a, b = torch.rand(64, 200)[:, ::3], torch.rand(40, 67).T
+    for out in (torch.zeros(64, 100)[:, 1:80:2], torch.zeros(40, 64).T):  # copied, and the product of the transposes
+        call = lambda out=out: torch.mm(a, b, out=out)  # noqa: E731
+        toprung.torch.enable(**ON)
+        assert frames(call)
+        log()
+        assert frames(call) == [] and toprung.torch.report().taken == 2
+        launches = [line.split(" | ") for line in log()]
+        copied = out.stride(0) > 1
+        assert [head.split()[1] for head, *_ in launches] == (["move", "gemm", "move"] if copied else ["move", "gemm"])
+        (_, source, _, laid, *_), (_, first, _, second, _, result, *_) = launches[:2]
+        assert source == f"{a.data_ptr():x}" and {first, second} == {f"{b.data_ptr():x}", laid}
+        assert (launches[-1][3] if copied else result) == f"{out.data_ptr():x}" and (not copied or launches[-1][1] == result)
 
 
 def products_that_pytorch_must_run_are_not_launched() -> None:

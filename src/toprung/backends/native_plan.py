@@ -13,7 +13,7 @@ import numpy as np
 from toprung.backends.base import Buffer
 from toprung.backends.cuda import CUDASession
 from toprung.backends.launcher import checked, described
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Scalar
 from toprung.errors import LaunchError
 
 SOURCE = Path(__file__).parents[1] / "native" / "launch.cpp"
@@ -44,7 +44,7 @@ class NativePlan:
     Raises
     ------
     LaunchError
-        the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments
+        the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments or is another library's
     """
 
     def __init__(self, library: ctypes.CDLL, session: CUDASession, plan: Plan) -> None:
@@ -72,6 +72,8 @@ def words_of(session: CUDASession, plan: Plan) -> Iterator[int]:
 
 def _launch(session: CUDASession, launch: KernelLaunch) -> Iterator[int]:
     kernel: Any = launch.kernel
+    if isinstance(kernel, Library):
+        raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")
     grid, block = checked(f"{described(kernel.source)} on {session.device}", kernel, launch.groups, launch.local)
     overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
     yield from (int(kernel.function), *grid, *block, kernel.dynamic, overlaps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,20 +11,22 @@ from toprung.backends.base import Session
 from toprung.backends.plan import (
     ALPHA,
     BETA,
-    SMALLEST,
     WORKSPACE,
     A,
+    Address,
     Argument,
     B,
     C,
     First,
     Handle,
     KernelLaunch,
+    Library,
     Plan,
     Run,
+    moved,
     pieces,
 )
-from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, TileConfig
 from toprung.kernels.build import loaded
@@ -138,34 +139,12 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
     kernel, groups = loaded(session, ADD, tile, switches), (-(-c.elements // (tile.DN * width)),)
     add = KernelLaunch("add", kernel, groups, (tile.work_items,), (*memory(WORKSPACE), *memory(C), ALPHA, BETA, *fixed))
-    unscaled = [replace(one, arguments=[_instead(x) for x in one.arguments]) for one in main]
+    unscaled = [moved(one, {C: (WORKSPACE, 0)}, numbers={ALPHA: 1.0, BETA: 0.0}) for one in main]
     return Plan([*unscaled, add], workspace_bytes=split_k_bytes(desc, slices))
 
 
-def _instead(argument: Argument) -> Argument:
-    """Return an argument of a launch that writes unscaled sums into scratch memory in place of C."""
-    if isinstance(argument, Handle | First) and argument.slot == C:
-        return replace(argument, slot=WORKSPACE)
-    return np.float32(1.0) if argument is ALPHA else np.float32(0.0) if argument is BETA else argument
-
-
-class Foreign(Launches):
-    """Launches of another library, which has a function for them and no plan."""
-
-    def __init__(self, session: Session, make: Callable[[], Run]) -> None:
-        super().__init__(session, Plan(()))
-        self._make = make
-
-    def starter(self) -> Run:
-        multiply, scale = self._make(), self.session.launcher(self.plan)
-
-        def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            *_: Any,
-        ) -> None:  # fmt: skip
-            if -SMALLEST <= alpha <= SMALLEST:
-                scale(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
-            else:
-                multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
-
-        return run
+def foreign(session: Session, desc: Desc, make: Callable[[], Run]) -> Launches:
+    """Return the launch of another library: ``make`` returns, for one thread, the function that makes it."""
+    sizes = (ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]) if isinstance(desc, GemmDesc) else (4, 4)
+    places = (Address(A), Address(B), Address(C))
+    return Launches(session, Plan([KernelLaunch("multiply", Library(make), (), (), places)], sizes=sizes))

@@ -12,7 +12,7 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
 from toprung.kernels.blocks import Block, aligned_blocks
-from toprung.kernels.launch import Foreign
+from toprung.kernels.launch import foreign
 from toprung.kernels.skinny_model import aligned_teams
 
 TIMES, MORE, SPLIT_MORE = 0.944, 1.74e-6, 1.90e-6
@@ -75,7 +75,7 @@ class CuBLAS(KernelFamily):
         return "it is installed, and by the cost model the faster"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
         return cublas.version()

@@ -16,7 +16,7 @@ from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import Foreign
+from toprung.kernels.launch import foreign
 
 RATES = {16: 8.5e14, 8: 2.3e14, 2: 1.4e14}
 """Operations a second of whole tiles, by the bytes on which all rows of operands and result would begin if all were halves."""
@@ -75,7 +75,7 @@ class CuBLASHalf(KernelFamily):
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
         return cublas.version()

@@ -10,7 +10,7 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import Foreign
+from toprung.kernels.launch import foreign
 
 
 class CuBLASTF32(KernelFamily):
@@ -37,7 +37,7 @@ class CuBLASTF32(KernelFamily):
         return "asked for: operands cut to 11 bits, NOT as accurate as fp32"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
 
     def version(self, backend: str) -> str:
         return cublas.version()
