@@ -30,6 +30,8 @@ from toprung.kernels.base import KernelFamily, NoConfig
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
 from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
+from toprung.kernels.hopper_fp32x.sizes import workspace_bytes
+from toprung.kernels.hopper_strassen import sizes as strassen
 from toprung.lab.harness import results
 
 pytestmark = pytest.mark.usefixtures("beforehand_only")
@@ -96,7 +98,7 @@ def test_fp32x_is_taken_where_it_is_asked_for(h200: Device) -> None:
         found = select(h200, desc, True, "fp32x")
         assert found.family is FP32X and found.precision == "fp32x"
         assert FP32X.launch_count(h200, desc, found.config) == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
-        assert FP32X.workspace_bytes(h200, desc, found.config) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
+        assert workspace_bytes(desc, slices=found.config.slices) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
 
 
 def test_other_devices_have_none(h200: Device, session: Session) -> None:
@@ -132,7 +134,7 @@ def test_strassen_is_taken_where_it_is_asked_for_and_gains(h200: Device, session
     for own in (True, False):
         found = select(h200, large, own, "fp32x-strassen")
         assert (found.family.name, found.precision) == ("hopper_strassen", "fp32x-strassen") and "asked for" in found.why
-    scratch = found.family.workspace_bytes(h200, large, found.config)
+    scratch = strassen.workspace_bytes(large)
     assert scratch == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
     assert found.family.launch_count(h200, dataclasses.replace(large, K=32768, lda=32768), found.config) == 8
     assert select(h200, large, True, "auto").precision == "fp32x"

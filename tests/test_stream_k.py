@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import golden
 import trial
 from conftest import require
 from test_tune import H200
@@ -17,6 +18,7 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
 from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import TileConfig
 from toprung.kernels.record import kernel_source
@@ -135,7 +137,9 @@ def test_what_is_offered_on_an_h200() -> None:
     found = FAMILY.at(H200, large, POINT)
     assert found is not None and FAMILY.point(found) == POINT
     one = replace(large, M=4352, K=2048)  # a launch has no more of K: there sums are one chain
-    assert FAMILY.launch_count(H200, one, found) == 2 and FAMILY.workspace_bytes(H200, one, found) == 256 * 128 * 128 * 4
+    assert FAMILY.launch_count(H200, one, found) == 2
+    session: Any = golden.Recorder(H200)
+    assert Executable.of(session, one, Candidate(FAMILY, found)).lent_bytes == 256 * 128 * 128 * 4
     assert FAMILY.launch_count(H200, replace(one, K=4096), found) == 4 == FAMILY.launch_count(H200, large, found)
     for exact in (True, False):
         assert FAMILY.adapt(H200, large, found, large, exact) == found

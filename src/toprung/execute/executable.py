@@ -12,7 +12,7 @@ from toprung.backends.base import Session
 from toprung.backends.plan import BETA, WORKSPACE, A, B, C, KernelLaunch, Plan, Run, moved, whole
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
 from toprung.gemm.desc import Desc
-from toprung.gemm.lowering import Copy, Multiply, Program
+from toprung.gemm.lowering import Copy, Program
 from toprung.kernels.base import Launches
 from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ACTIVATIONS, MOVE
@@ -50,8 +50,7 @@ class Executable:
             self._launches = Launches(session, joined(session, program, plans))
         self.plan = self._launches.plan
         self.lent_bytes = self.plan.lent_bytes
-        counts = {desc: s.family.launch_count(session.device, desc, s.config) for desc, s in every}
-        self.launches = sum(counts[s.desc] if isinstance(s, Multiply) else 1 for s in program.steps)
+        self.launches = len(self.plan.due(1.0, 0.0))
         self._mine = threading.local()
         self._mine.run = self.starter()  # errors show now, not in the first run
 

@@ -287,10 +287,6 @@ class KernelFamily(ABC):
         """
         return None
 
-    def workspace_bytes(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
-        """Return the scratch memory of a product, in bytes."""
-        return 0
-
     def launch_count(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
         """Return how many kernels a product starts."""
         return 1

@@ -118,11 +118,6 @@ def in_chains(session: Session, desc: GemmDesc, longest: int, make: Callable[[Ge
     return Launches(session, pieces((made[depth], longest * i * on_a, longest * i * on_b) for i, depth in enumerate(depths)))
 
 
-def split_k_bytes(desc: Desc, slices: int) -> int:
-    """Return the scratch memory of split-K: a result for each slice."""
-    return 4 * slices * desc.result.elements if slices > 1 else 0
-
-
 def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Plan:
     """Return the plan of ``main``, and with several slices of K of a second pass.
 
@@ -140,7 +135,7 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     kernel, groups = loaded(session, ADD, tile, switches), (-(-c.elements // (tile.DN * width)),)
     add = KernelLaunch("add", kernel, groups, (tile.work_items,), (*memory(WORKSPACE), *memory(C), ALPHA, BETA, *fixed))
     unscaled = [moved(one, {C: (WORKSPACE, 0)}, numbers={ALPHA: 1.0, BETA: 0.0}) for one in main]
-    return Plan([*unscaled, add], workspace_bytes=split_k_bytes(desc, slices))
+    return Plan([*unscaled, add], workspace_bytes=4 * slices * c.elements)
 
 
 def foreign(session: Session, desc: Desc, make: Callable[[], Run]) -> Launches:

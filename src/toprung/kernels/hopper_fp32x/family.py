@@ -21,7 +21,7 @@ from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
-from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed, workspace_bytes
+from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 from toprung.kernels.split_k import whole_slices
 
@@ -73,9 +73,6 @@ class HopperFp32x(KernelFamily):
 
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return workspace_bytes(desc, slices=config.slices)
 
     def launch_count(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return (3 if config.slices > 1 else 2) * len(panels(desc, LIMIT)) if desc.M and desc.N else 0

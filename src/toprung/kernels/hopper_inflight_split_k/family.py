@@ -23,7 +23,7 @@ from toprung.kernels.hopper_fp32x.sources import reduce_source
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, tiles
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig, parts_source
 from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs, seconds
-from toprung.kernels.hopper_inflight_split_k.launches import launches, workspace_bytes
+from toprung.kernels.hopper_inflight_split_k.launches import launches
 from toprung.kernels.split_k import whole_slices
 
 
@@ -66,9 +66,6 @@ class HopperInflightSplitK(KernelFamily):
 
     def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue) -> Launches:
         return launches(session, desc, config, epilogue)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: PartsConfig) -> int:
-        return workspace_bytes(desc, config)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         return 2

@@ -79,9 +79,6 @@ class HopperPresplit(KernelFamily):
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return workspace_bytes(desc)
-
     def launch_count(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> int:
         return launches_of(desc, config, device.compute_units)
 

@@ -23,7 +23,7 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
-from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines, workspace_bytes
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines
 
 LEAST = 1 << 19
 """Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
@@ -80,9 +80,6 @@ class HopperSgemm(KernelFamily):
 
     def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue) -> Launches:
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
-        return workspace_bytes(desc, config, device.compute_units)
 
     def launch_count(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
         if not (desc.M and desc.N):

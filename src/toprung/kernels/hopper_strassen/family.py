@@ -17,7 +17,7 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 from toprung.kernels.hopper_strassen.cost import seconds
 from toprung.kernels.hopper_strassen.form import STRASSEN
 from toprung.kernels.hopper_strassen.launches import launches
-from toprung.kernels.hopper_strassen.sizes import pieces, supported, workspace_bytes
+from toprung.kernels.hopper_strassen.sizes import pieces, supported
 from toprung.kernels.hopper_strassen.sources import combine_source, product_source, sums_source
 
 LAUNCHES = 4
@@ -47,9 +47,6 @@ class HopperStrassen(KernelFamily):
 
     def compile(self, session: Session, desc: GemmDesc, config: KernelConfig) -> Launches:
         return launches(session, desc)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return workspace_bytes(desc)
 
     def launch_count(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0

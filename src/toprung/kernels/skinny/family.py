@@ -16,7 +16,6 @@ from toprung.gemm.desc import Desc
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import CPU_RATE, check_candidate
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import split_k_bytes
 from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
@@ -105,9 +104,6 @@ class SkinnyFamily(KernelFamily):
         # one launch; where the large operand is B, the operands change places
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
-
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return split_k_bytes(desc, config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         return 2 if config.slices > 1 else 1

@@ -87,10 +87,6 @@ class SkinnyCluster(SkinnyFamily):
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, self._record(config.tile, slices), config, piece, meet=True)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        # 0: slices meet in shared memory
-        return 0
-
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         return 1
 

@@ -112,9 +112,6 @@ class StreamK(KernelFamily):
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
-
     def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
         return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
 

@@ -20,7 +20,7 @@ from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, split_k_bytes, summed, uints
+from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
 from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
 from toprung.tile import Tile
@@ -92,9 +92,6 @@ class Tiled(KernelFamily):
         return in_chains(
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
-
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return split_k_bytes(desc, config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
         longest = blocks.longest_launch(config.options) * config.slices
