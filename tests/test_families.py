@@ -239,8 +239,8 @@ ONLY_WHERE_TUNED = ("stream_k", "hopper_inflight")
 def test_what_in_flight_is_not_built_for_is_refused() -> None:
     tile = {"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}
     for tiles, options, says in (
-        ({"BM": 96}, {}, "multiple of 64 rows"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
-        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "options GROUP and SLICES"),
+        ({"BM": 96}, {}, "a multiple of 64"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
+        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "options GROUP, SLICES"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=says):
             inflight.FAMILY.decode({**tile, **tiles}, {"GROUP": 8, "SLICES": 1, **options})

@@ -58,14 +58,14 @@ def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = Fal
 
     ``in_family``: the best of its own family, else of its accuracy class.
     """
-    mine = candidate.family.relative_cost(device, desc, candidate.config)
-    if mine is None:
+    if desc.is_vector or device.kind != "gpu" or not candidate.family.predicts:
         return None
+    mine = candidate.family.cost(device, desc, candidate.config)
     if in_family:
         best = min((candidate.family.cost(device, desc, c) for c in candidate.family.candidates(device, desc)), default=0.0)
     else:
         best = next((p.seconds for p in ranked(device, desc, candidate.family.precision)), 0.0)
-    return mine / best if 0 < best < math.inf else None
+    return mine / best if mine < math.inf and 0 < best < math.inf else None
 
 
 def against_fp32(
