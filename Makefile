@@ -53,7 +53,7 @@ test-all: test test-slow test-torch test-wheel
 test-wheel: $(VENV)/ready-wheels $(TORCH)/ready
 	$(BIN)/python tools/wheels.py --arch $$(uname -m) --ends --out build/wheels
 	rm -rf build/wheel && $(BIN)/python -m zipfile -e build/wheels/*linux*.whl build/wheel
-	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py
+	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py tests/pytorch/test_taken.py
 
 # Random products beside float64 and the vendor's on the same data, for as long as wanted: make fuzz MINUTES=30
 MINUTES ?= 1

@@ -16,12 +16,13 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
 
-from toprung.backends import cxx
+from toprung.backends import cxx, native_plan
 
 ROOT = Path(__file__).parents[1]
 GLIBC = 2, 28
@@ -86,11 +87,12 @@ def add_bridge(version: str, arch: str, folder: Path) -> None:
 
 
 def add_library(arch: str, folder: Path) -> None:
-    """Compile what includes no PyTorch header, if there is any, with Zig's compiler, which has the symbols of every glibc."""
-    sources = sorted((ROOT / "src" / "toprung" / "native").glob("*.cpp"))
-    if sources:
-        zig = sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
-        cxx.compile_library(folder / LIBRARY, sources, "-s", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread", compiler=zig)
+    """Compile the launcher, and the entry of ``matmul``, with Zig's compiler, which has the symbols of every glibc."""
+    zig = sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    library, (entry, launcher) = folder / LIBRARY, native_plan.ENTRY
+    cxx.compile_library(library, (launcher,), "-s", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread", compiler=zig)
+    headers = f"-I{sysconfig.get_path('include')}"  # of the limited API, which no architecture changes
+    cxx.compile_library(folder / native_plan.NAME, (entry,), "-s", headers, str(library), "-Wl,-rpath,$ORIGIN", compiler=zig)
 
 
 def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> None:
@@ -105,7 +107,7 @@ def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> Non
             print(f"{arch}: bridge for PyTorch {version}", flush=True)
         (facts,) = root.glob("*.dist-info/WHEEL")
         text = facts.read_text().replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
-        facts.write_text(text.replace("-any", f"-linux_{arch}"))
+        facts.write_text(text.replace("py3-none-any", f"cp311-abi3-linux_{arch}"))
         python("wheel", "pack", root, "-d", temporary)
         (packed,) = Path(temporary).glob("*.whl")
         loaded_by_pytorch = (word for name in LIBRARIES for word in ("--exclude", Path(name).name))

@@ -47,10 +47,12 @@ class Call(ABC):
     adapter, home : adapter of the first operand's library, and the place of its memory
     shape : shape of the result as the caller sees it; set by who keeps the call
     depends : True if ``is_valid`` must be asked before each start
+    native : what ``native/entry.cpp`` starts it by, see ``calls.by_native``; None where only Python can
     """
 
     shape: tuple[int, ...] = ()
     depends = False
+    native: tuple[Any, ...] | None = None
 
     def __init__(self, a: View, b: View, c: View, how: How) -> None:
         self.how, self.adapter, self.home = how, a.operand.adapter, a.operand.home
