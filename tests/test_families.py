@@ -226,7 +226,6 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
                 assert one.decode(stored["tile"], stored["options"]) == config
                 if not desc.is_empty:
                     assert one.adapt(device, desc, config, desc, True) == config
-                    assert one.launch_count(device, desc, config) >= 1
                 assert pickle.loads(pickle.dumps(Candidate(one, config))) == Candidate(one, config)
                 assert str(Candidate(one, config)).startswith(one.name)
     assert taken or one.supports(device, GemmDesc(2048, 2048, 2048)) or one.name in ONLY_WHERE_TUNED

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import golden
 import records
 import toprung
 import trial
@@ -23,6 +24,7 @@ from toprung.blas.prepack import product_with
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.select import faster_families, select
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed
 from toprung.kernels.base import KernelFamily, NoConfig
@@ -96,7 +98,8 @@ def test_fp32x_is_taken_where_it_is_asked_for(h200: Device) -> None:
     for desc in (GemmDesc(17, 17, 64), GemmDesc(17, 4096, 4096), GemmDesc(128, 128, 65536, trans_a=True, lda=200)):
         found = select(h200, desc, True, "fp32x")
         assert found.family is FP32X and found.precision == "fp32x"
-        assert FP32X.launch_count(h200, desc, found.config) == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
+        made = Executable.of(golden.Recorder(h200), desc, found)  # type: ignore[arg-type]
+        assert made.launches == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
         assert workspace_bytes(desc, slices=found.config.slices) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
 
 
@@ -135,7 +138,8 @@ def test_strassen_is_taken_where_it_is_asked_for_and_gains(h200: Device, session
         assert (found.family.name, found.precision) == ("hopper_strassen", "fp32x-strassen") and "asked for" in found.why
     scratch = strassen.workspace_bytes(large)
     assert scratch == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
-    assert found.family.launch_count(h200, dataclasses.replace(large, K=32768, lda=32768), found.config) == 8
+    twice = dataclasses.replace(large, K=32768, lda=32768)
+    assert Executable.of(golden.Recorder(h200), twice, found).launches == 8  # type: ignore[arg-type]
     assert select(h200, large, True, "auto").precision == "fp32x"
     for desc, says in (
         (GemmDesc(8191, 8192, 8192), "8192 rows"), (dataclasses.replace(large, batch=2, stride_c=1 << 27), "a batch"),

@@ -383,10 +383,6 @@ class KernelFamily(ABC, Generic[Config]):
         """
         return None
 
-    def launch_count(self, device: Device, desc: OwnDesc, config: Config) -> int:
-        """Return how many kernels a product starts."""
-        return 1
-
     # what the store asks
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Config:

@@ -22,7 +22,7 @@ from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
-from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed
+from toprung.kernels.hopper_fp32x.sizes import supported, trimmed
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 from toprung.kernels.split_k import whole_slices
 
@@ -62,9 +62,6 @@ class HopperFp32x(KernelFamily[Fp32xConfig]):
 
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> int:
-        return (3 if config.slices > 1 else 2) * len(panels(desc, LIMIT)) if desc.M and desc.N else 0
 
     # the store
 

@@ -63,9 +63,6 @@ class HopperInflightSplitK(KernelFamily[PartsConfig]):
     def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue | None) -> Launches:
         return launches(session, desc, config, epilogue)
 
-    def launch_count(self, device: Device, desc: Desc, config: PartsConfig) -> int:
-        return 2
-
     def adapt(self, device: Device, desc: GemmDesc, config: PartsConfig, measured: GemmDesc, exact: bool) -> PartsConfig | str:
         if reason := self.supports(device, desc):
             return reason

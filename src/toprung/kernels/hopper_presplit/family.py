@@ -73,9 +73,6 @@ class HopperPresplit(KernelFamily[PresplitConfig]):
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
-    def launch_count(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> int:
-        return launches_of(desc, config, device.compute_units)
-
     def texts(self, backend: str) -> Iterable[str]:
         # both sources; CUDA C++ has no prelude
         return [source.text for source in (product_source(PresplitConfig(), GemmDesc(1, 1, 1)), split_source())]

@@ -23,7 +23,7 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelFamily, Lau
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
-from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, product_defines
 
 LEAST = 1 << 19
 """Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
@@ -78,11 +78,6 @@ class HopperSgemm(KernelFamily[SgemmConfig]):
     def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None) -> Launches:
         # for each panel the layout pass, where there is something to lay out, and the product's
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
-        if not (desc.M and desc.N):
-            return 0
-        return launches(panels(desc, variant=config))
 
     # the store
 

@@ -234,8 +234,3 @@ class SgemmLaunches(Launches):
         )  # fmt: skip
         for when, kernel in self._products.items():
             yield KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=self.overlap)
-
-
-def launches(pieces: list[Panel]) -> int:
-    """Return the launches of all panels."""
-    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)

@@ -17,11 +17,8 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_strassen.cost import seconds
 from toprung.kernels.hopper_strassen.form import STRASSEN
 from toprung.kernels.hopper_strassen.launches import launches
-from toprung.kernels.hopper_strassen.sizes import pieces, supported
+from toprung.kernels.hopper_strassen.sizes import supported
 from toprung.kernels.hopper_strassen.sources import combine_source, product_source, sums_source
-
-LAUNCHES = 4
-"""Kernels that a piece starts: two splitting passes, the products, and what makes C of them."""
 
 
 class HopperStrassen(KernelFamily[NoConfig]):
@@ -43,9 +40,6 @@ class HopperStrassen(KernelFamily[NoConfig]):
 
     def compile(self, session: Session, desc: GemmDesc, config: NoConfig) -> Launches:
         return launches(session, desc)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: NoConfig) -> int:
-        return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0
 
     def texts(self, backend: str) -> Iterable[str]:
         signs = " ".join(str(STRASSEN.signs(which)) for which in "abc")

@@ -110,9 +110,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
-    def launch_count(self, device: Device, desc: Desc, config: SkinnyConfig) -> int:
-        return 2 if config.slices > 1 else 1
-
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:

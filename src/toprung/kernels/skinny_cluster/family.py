@@ -93,9 +93,6 @@ class SkinnyCluster(SkinnyFamily):
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, self.record(config), config, piece, meet=True)
 
-    def launch_count(self, device: Device, desc: Desc, config: SkinnyConfig) -> int:
-        return 1
-
     # the store
 
     def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:

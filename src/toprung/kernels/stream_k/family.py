@@ -19,7 +19,7 @@ from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import chain_lengths, in_chains, memory, uints
+from toprung.kernels.launch import in_chains, memory, uints
 from toprung.kernels.record import LibraryKernel, RecordFamily, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
@@ -112,9 +112,6 @@ class StreamK(RecordFamily):
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
-    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
-
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         if desc.is_vector or desc.batch > 1:
             return "it multiplies two matrices"
@@ -154,14 +151,6 @@ def listed(desc: GemmDesc, config: TileConfig, units: int) -> Work:
     options = dict(config.options)
     slots, least = max(1, options["RESIDENT"]) * units, max(1, SAVED // (config.tile.BK or 1))
     return work(desc.M, desc.N, desc.K, config.tile, slots, least, options["GROUP_M"])
-
-
-def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
-    """Return the lists of work of all launches of a product."""
-    if desc.is_vector or desc.is_empty:
-        return []
-    depths = chain_lengths(desc.K, longest_launch(config.options))
-    return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
 
 
 def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:

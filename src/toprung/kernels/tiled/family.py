@@ -89,10 +89,6 @@ class Tiled(RecordFamily):
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
 
-    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        longest = blocks.longest_launch(config.options) * config.slices
-        return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
-
     # the store
 
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
