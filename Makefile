@@ -49,11 +49,11 @@ test-all: ALL = --all
 test-all: test test-slow test-torch test-wheel
 	$(RUN) -m drawn tests
 
-# This machine's wheel with the native code, all versions of PyTorch in it, and its tests with the newest; downloads 0.5 GB for each
+# This machine's wheel with the native code for the oldest and the newest PyTorch, and its tests with that; downloads 0.5 GB for each
 test-wheel: $(VENV)/ready-wheels $(TORCH)/ready
-	$(BIN)/python tools/wheels.py --arch $$(uname -m) --out build/wheels
+	$(BIN)/python tools/wheels.py --arch $$(uname -m) --ends --out build/wheels
 	rm -rf build/wheel && $(BIN)/python -m zipfile -e build/wheels/*linux*.whl build/wheel
-	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py
+	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py tests/pytorch/test_taken.py
 
 # Random products beside float64 and the vendor's on the same data, for as long as wanted: make fuzz MINUTES=30
 MINUTES ?= 1
@@ -88,7 +88,7 @@ site: $(VENV)/ready-dev $(VENV)/ready-site
 report: $(VENV)/ready-dev
 	$(REPORT) --picture docs/report/ladders.svg
 
-# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu, qemu-user
+# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu
 wheels: $(VENV)/ready-wheels
 	$(BIN)/python tools/wheels.py
 

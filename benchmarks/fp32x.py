@@ -104,7 +104,7 @@ class Ours:
 
     def describe(self, device):
         plan = self.plan
-        return described(self, f"{plan.variant}{f' in {plan.slices}' * (plan.slices > 1)}" if plan else "")
+        return described(self, str(plan.config) if plan else "")
 
 
 class InFlight:

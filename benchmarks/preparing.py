@@ -1,15 +1,16 @@
 """Measure how preparing kernels slows a step of a PyTorch program, and how long one kind of product holds the GIL.
 
-    python benchmarks/preparing.py cuda:0 --json preparing.json
+    python benchmarks/preparing.py results/nvidia-h200/preparing.json [--device cuda:0]
+    taskset -c 0,1 python benchmarks/preparing.py results/nvidia-h200/preparing-2-cores.json    # as if the host had two cores
 
-Steps of one small network are timed in turn alone and while kernels of other kinds are prepared beside them. The factor between
+Steps of one small network are timed in turn while kernels of other kinds are prepared beside them and alone. The factor between
 both is the median of the rounds, with its quartiles. Run it twice: at first kernels are compiled.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import statistics
 import threading
 import time
@@ -20,19 +21,23 @@ from typing import Any
 import torch
 
 import toprung.torch
+from toprung import backends
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
 from toprung.torch import background, products
 
 
 def main() -> None:
-    """Measure on the device named, print a line for each figure, and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("device", nargs="?", default="cpu")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--kinds", type=int, default=5, help="kinds of products that are prepared beside the steps of a round")
+    """Measure on the device named, print a line for each figure, and write them as a record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device")
+    parser.add_argument("--kinds", type=int, default=6, help="kinds of products that are prepared beside the steps of a round")
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
-    device = torch.device(given.device)
-    small = device.type == "cpu"
+    session = backends.session_for(backends.find(given.device))
+    small = session.device.backend != "cuda"
+    device = torch.device("cpu" if small else session.device.id)
     torch.set_num_threads(1)  # on a CPU a core is left for what prepares, as on a GPU's host
     finish: Callable[[], Any] = torch.cuda.synchronize if not small else lambda: None
     toprung.torch.enable(device_types=(device.type,), own=True, min_flops=0)
@@ -52,28 +57,30 @@ def main() -> None:
     used, prepare = list[float](), products._prepare
 
     def timed(*what: Any) -> None:
-        began = time.thread_time()
+        before = background.held()
         prepare(*what)
-        used.append(time.thread_time() - began)
+        used.append(background.held() - before)
 
     products._prepare = timed
     rows = iter(range(8, 4096))
     alone, beside = list[float](), list[float]()  # mean seconds of a step, by round
     for _ in range(given.rounds):
         toprung.torch.wait()
-        alone.append(_mean(step, threading.Event(), background.PAUSE * given.kinds))
         for n in (next(rows) for _ in range(given.kinds)):
             torch.mm(a[:n], a[:64].T)  # begins to be prepared
-        over = threading.Event()
-        watcher = threading.Thread(target=lambda over=over: (_drained(), over.set()))
+        jobs = [entry.job for entry in products.now.entries.every() if entry.job]
+        jobs[0].done.wait(600)  # from then on each job follows a pause
+        over, began = threading.Event(), time.perf_counter()
+        watcher = threading.Thread(target=lambda over=over, jobs=jobs: ([job.done.wait(600) for job in jobs], over.set()))
         watcher.start()
         beside.append(_mean(step, over, 600.0))
         watcher.join()
+        alone.append(_mean(step, threading.Event(), time.perf_counter() - began))
     # of the rounds' own factors, for the pace of a shared machine drifts
     low, middle, high = statistics.quantiles((b / a for a, b in zip(alone, beside, strict=True)), n=4)
     found = {
-        "device": torch.cuda.get_device_name(device) if not small else "cpu",
         "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)),
         "kinds": len(used),
         "step_ms": 1e3 * statistics.median(alone),
         "step_beside_preparing_ms": 1e3 * statistics.median(beside),
@@ -85,8 +92,8 @@ def main() -> None:
     }
     for name, value in found.items():
         print(f"{name:26} {value:.3f}" if isinstance(value, float) else f"{name:26} {value}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    what = f"python benchmarks/preparing.py results/{session.device.slug}/{given.out.name}"
+    results.write(given.out, results.record(what, environment(session), [], preparing=found))
 
 
 def _mean(step: Callable[[], None], over: threading.Event, seconds: float) -> float:
@@ -96,12 +103,6 @@ def _mean(step: Callable[[], None], over: threading.Event, seconds: float) -> fl
         step()
         count += 1
     return (time.perf_counter() - began) / count
-
-
-def _drained() -> None:
-    """Return when no job is left, without hurrying them as ``wait`` would."""
-    while background.HERE._open:
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

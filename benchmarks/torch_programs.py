@@ -341,12 +341,17 @@ def conformer(small):
 
 
 @program()
-def transformer(small):
-    size = TINY if small else Size(3, 512, 8, 512, 32, 64)
+def transformer(small, length=64):
+    size = TINY if small else Size(3, 512, 8, 512, 32, length)
     model = nn.Transformer(size.width, size.heads, size.layers, size.layers, 4 * size.width, dropout=0.0, batch_first=True)
     source, target = torch.randn(2, size.batch, size.length, size.width).unbind()
     title = f"nn.Transformer, {size.layers} + {size.layers} layers, d {size.width}, {size.batch}×{size.length} tokens"
     return Learning(title, model, source, target, labels=torch.randint(size.width, (size.batch, size.length)))
+
+
+@program()
+def transformer128(small):
+    return transformer(small, length=128)
 
 
 @program("eager")

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
+import once
+from conftest import require
 from toprung import last_receipt
+from toprung.arrays.torch import adapter as torch_adapter
+from toprung.backends import cxx, native_plan
+from toprung.blas import calls
 from toprung.kernels.registry import family
 from toprung.oracle.precision import precision
 from toprung.oracle.problem import UNIT_ROUNDOFF
@@ -51,6 +60,29 @@ KINDS: dict[str, tuple[Callable[[np.ndarray, Any], Any], Callable[[Any], np.ndar
     "pyopencl": (on_queue, lambda c: _fetched(c)),
 }
 """Kind of array → how to make one of a NumPy array, and how to read a result."""
+
+ENTRIES = ["Python", "C++"] if importlib.util.find_spec("torch") else ["Python"]
+"""Languages in which a call like an earlier one is found."""
+
+
+@functools.cache
+def entry() -> Any:
+    """Return the extension module: that of the wheel under test, else compiled once for all runs."""
+    if (shipped := cxx.FOLDER / native_plan.NAME).is_file():
+        return native_plan.loaded(shipped)
+    require(shutil.which("g++"), "no g++ to compile the entry with")
+    inputs = (*(path.read_bytes() for path in native_plan.ENTRY), *cxx.FLAGS, sys.version, once.version("g++"))
+    return native_plan.loaded(once.file(native_plan.build, *inputs, suffix=".so"))
+
+
+def enter(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have calls on tensors, also on those in the host's memory, be found by the extension module until the test ends."""
+    monkeypatch.setattr(calls, "again", calls._again)
+    if language == "C++":
+        monkeypatch.setattr(native_plan, "entry", entry)
+        calls.enter(torch_adapter)
+        assert calls.again is entry().again
+
 
 if importlib.util.find_spec("torch"):
 

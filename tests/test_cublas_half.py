@@ -13,6 +13,7 @@ import pytest
 import golden
 from toprung.backends import cublas
 from toprung.backends.base import Session
+from toprung.backends.launcher import BoundLibrary
 from toprung.device import Device
 from toprung.dispatch import mixed, ranking
 from toprung.dispatch.selection import Selection
@@ -190,7 +191,11 @@ def test_the_executable_is_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
         a, b = Layout((4096, 2048), (1, 4096), 4, "float16"), Layout((2048, 1024), (1024, 1), 4, "float16")
         found = Executor(session).mixed(a, b, Layout((4096, 1024), (1024, 1), 4), 1.0, 0.0, "auto")
         assert not isinstance(found, str) and not found.own
-        found.run(1 << 20, 8, 1 << 24, 16, 1 << 28, 0, 1.0, 0.0, 5)
+        (launch,) = found.plan.launches
+        called = BoundLibrary(launch)
+        called.fill([1 << 20, 1 << 24, 1 << 28], (1.0, 0.0))
+        called.start(session, 5)
     ((name, given),) = library.calls
     assert (name, given[1:6]) == ("cublasGemmEx", [0, 1, 1024, 4096, 2048])
-    assert given[7:10] == [(1 << 24) + 32, cublas.R_16F, 1024] and given[10:13] == [(1 << 20) + 16, cublas.R_16F, 4096]
+    assert given[7:10] == [1 << 24, cublas.R_16F, 1024] and given[10:13] == [1 << 20, cublas.R_16F, 4096]
+    assert found.plan.sizes == (2, 2)

@@ -582,7 +582,7 @@ def test_where_sums_are_one_chain_a_launch_has_a_short_k(session: Session, trans
     problem = Gemm(30, 44, 150, trans=trans, batch=2, alpha=0.7, beta=1.3)
     candidate = forced(session, problem, tile)
     assert dict(candidate.config.options)["CHAIN"] == 0  # type: ignore[attr-defined]
-    assert tiled.FAMILY.launch_count(session.device, problem.desc, candidate.config) == 3
+    assert Executable.of(session, problem.desc, candidate).launches == 3
     run(session, problem, candidate)
     alone = forced(session, Gemm(30, 44, 150, trans=trans), tile)
     assert dict(alone.config.options)["CHAIN"] > 0, "cuBLAS cuts sums of one small product"  # type: ignore[attr-defined]

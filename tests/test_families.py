@@ -226,7 +226,6 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
                 assert one.decode(stored["tile"], stored["options"]) == config
                 if not desc.is_empty:
                     assert one.adapt(device, desc, config, desc, True) == config
-                    assert one.workspace_bytes(device, desc, config) >= 0 and one.launch_count(device, desc, config) >= 1
                 assert pickle.loads(pickle.dumps(Candidate(one, config))) == Candidate(one, config)
                 assert str(Candidate(one, config)).startswith(one.name)
     assert taken or one.supports(device, GemmDesc(2048, 2048, 2048)) or one.name in ONLY_WHERE_TUNED
@@ -239,8 +238,8 @@ ONLY_WHERE_TUNED = ("stream_k", "hopper_inflight")
 def test_what_in_flight_is_not_built_for_is_refused() -> None:
     tile = {"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}
     for tiles, options, says in (
-        ({"BM": 96}, {}, "multiple of 64 rows"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
-        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "options GROUP and SLICES"),
+        ({"BM": 96}, {}, "a multiple of 64"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
+        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "options GROUP, SLICES"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=says):
             inflight.FAMILY.decode({**tile, **tiles}, {"GROUP": 8, "SLICES": 1, **options})

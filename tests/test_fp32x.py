@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import golden
 import records
 import toprung
 import trial
@@ -24,12 +24,15 @@ from toprung.blas.prepack import product_with
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.select import faster_families, select
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed
 from toprung.kernels.base import KernelFamily, NoConfig
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
 from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
+from toprung.kernels.hopper_fp32x.sizes import workspace_bytes
+from toprung.kernels.hopper_strassen import sizes as strassen
 from toprung.lab.harness import results
 
 pytestmark = pytest.mark.usefixtures("beforehand_only")
@@ -95,8 +98,9 @@ def test_fp32x_is_taken_where_it_is_asked_for(h200: Device) -> None:
     for desc in (GemmDesc(17, 17, 64), GemmDesc(17, 4096, 4096), GemmDesc(128, 128, 65536, trans_a=True, lda=200)):
         found = select(h200, desc, True, "fp32x")
         assert found.family is FP32X and found.precision == "fp32x"
-        assert FP32X.launch_count(h200, desc, found.config) == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
-        assert FP32X.workspace_bytes(h200, desc, found.config) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
+        made = Executable.of(golden.Recorder(h200), desc, found)  # type: ignore[arg-type]
+        assert made.launches == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
+        assert workspace_bytes(desc, slices=found.config.slices) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
 
 
 def test_other_devices_have_none(h200: Device, session: Session) -> None:
@@ -132,9 +136,10 @@ def test_strassen_is_taken_where_it_is_asked_for_and_gains(h200: Device, session
     for own in (True, False):
         found = select(h200, large, own, "fp32x-strassen")
         assert (found.family.name, found.precision) == ("hopper_strassen", "fp32x-strassen") and "asked for" in found.why
-    scratch = found.family.workspace_bytes(h200, large, found.config)
+    scratch = strassen.workspace_bytes(large)
     assert scratch == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
-    assert found.family.launch_count(h200, dataclasses.replace(large, K=32768, lda=32768), found.config) == 8
+    twice = dataclasses.replace(large, K=32768, lda=32768)
+    assert Executable.of(golden.Recorder(h200), twice, found).launches == 8  # type: ignore[arg-type]
     assert select(h200, large, True, "auto").precision == "fp32x"
     for desc, says in (
         (GemmDesc(8191, 8192, 8192), "8192 rows"), (dataclasses.replace(large, batch=2, stride_c=1 << 27), "a batch"),
@@ -167,7 +172,7 @@ def test_what_is_predicted_is_what_was_measured() -> None:
     for row in record["shapes"]:
         desc = aligned(*row["shape"])
         taken = select_config(desc, 132)
-        names = {str(replace(taken.variant, STAGES=stages)) for stages in (4, 6, 8)}  # the record is of longer rings
+        names = {f"{taken.BM}x{taken.BN} S{stages} G{taken.GROUP}" for stages in (4, 6, 8)}  # the record is of longer rings
         # the record is of a variant more, which left two k-blocks in the Tensor Core: I2
         way = next(w for w in row["ways"] if re.sub(r" I\d", "", w["tile"]) in names and w["slices"] == taken.slices)
         assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
@@ -177,7 +182,7 @@ def test_what_is_predicted_is_what_was_measured() -> None:
 
 def test_rings_leave_room_beside_them_but_where_tiles_are_many() -> None:
     for size, stages in ((1360, 4), (8192, 4), (16384, 6)):
-        taken = select_config(GemmDesc(size, size, size), 132).variant
+        taken = select_config(GemmDesc(size, size, size), 132)
         assert (taken.BM, taken.BN, taken.STAGES) == (128, 128, stages)
 
 

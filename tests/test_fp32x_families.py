@@ -64,9 +64,9 @@ def test_a_neighbour_is_left_where_its_tiles_need_another_turn(stored: Store) ->
     stored.add(entry(H200, Gemm(1024, 1024, 1024), BEFOREHAND.name, Tile(128, 64, 32, STAGES=4), 1e-6, options=options))
     for M, N in ((1024, 1024), (1020, 1000)):
         found = select(H200, Gemm(M, N, 1024).desc, True, "fp32x")
-        assert (found.family, found.config.variant.BN) == (BEFOREHAND, 64) and "tuned on" in found.why
+        assert (found.family, found.config.BN) == (BEFOREHAND, 64) and "tuned on" in found.why
     left = select(H200, Gemm(1040, 1040, 1040).desc, True, "fp32x")
-    assert left.config.variant.BN == 128
+    assert left.config.BN == 128
     assert any("another of its tiles by the cost model here" in why for _, why in left.passed_over)
 
 
@@ -129,7 +129,10 @@ def test_asked_for_it_is_the_faster_of_both() -> None:
 
 def test_what_a_store_says_of_one_family_it_does_not_say_of_another(stored: Store) -> None:  # noqa: F811
     problem = Gemm(512, 512, 448)  # too short to be cut into parts
-    stored.add(entry(H200, problem, "hopper_fp32x", None, 2e-5), entry(H200, problem, tile=Tile(**large_tile()), seconds=1e-5))
+    stored.add(
+        entry(H200, problem, "hopper_fp32x", Tile(128, 128, 32, STAGES=4), 2e-5, options={"GROUP": 8}),
+        entry(H200, problem, tile=Tile(**large_tile()), seconds=1e-5),
+    )
     assert select(H200, problem.desc, True, "auto").family is IN_FLIGHT
     made = IN_FLIGHT.starts(H200, problem.desc)
     tile, options = InflightConfig(**next(iter(made))).encode().values()

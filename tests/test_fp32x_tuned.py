@@ -29,7 +29,7 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported
 from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import most_slices, product_time
 from toprung.kernels.hopper_fp32x.family import FAMILY
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
@@ -54,12 +54,12 @@ pytestmark = pytest.mark.usefixtures("beforehand_only")
 LARGE, DEEP, TINY = Gemm(4096, 4096, 4096), Gemm(128, 128, 65536), Gemm(64, 64, 64, batch=40)
 
 
-def of(variant: Variant, slices: int = 1) -> Candidate:
+def of(config: Fp32xConfig, slices: int = 1) -> Candidate:
     """Return a candidate of fp32x."""
-    return Candidate(FAMILY, Fp32xConfig(variant, slices))
+    return Candidate(FAMILY, replace(config, slices=slices))
 
 
-OTHER = of(Variant(CONSUMERS=1, BN=128, STAGES=8, GROUP=4))
+OTHER = of(Fp32xConfig(CONSUMERS=1, BN=128, STAGES=8, GROUP=4))
 """A candidate that the cost model takes for none of them."""
 
 
@@ -85,11 +85,10 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
     made = {c for p in points if (c := FAMILY.at(H200, desc, p))}
     assert by_cost(desc).config in made and len(made) > 50
     for config in made:
-        variant, slices = config.variant, config.slices
         assert Fp32xConfig.decode(**config.encode()) == config
-        assert not variant.refused() and variant.STAGES >= 2
-        assert variant.shared_bytes + variant.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
-        assert slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, slices) <= most_slices(desc)
+        assert not config.refused() and config.STAGES >= 2
+        assert config.shared_bytes + config.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
+        assert config.slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, config.slices) <= most_slices(desc)
         assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
         assert 0 < product_time(desc, config, 132) < math.inf
     starts = [FAMILY.at(H200, desc, p) for p in FAMILY.starts(H200, desc)]
@@ -102,12 +101,12 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
-    source = FAMILY.source(H200, Fp32xConfig(variant := Variant(CONSUMERS=1, STAGES=8)))
-    assert source is not None and source.defines == product_source(variant).defines
+    source = FAMILY.source(H200, config := Fp32xConfig(CONSUMERS=1, STAGES=8))
+    assert source is not None and source.defines == product_source(config).defines
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", [OTHER, of(Variant(BN=32, STAGES=4, GROUP=1), 3)], ids=str)
+@pytest.mark.parametrize("candidate", [OTHER, of(Fp32xConfig(BN=32, STAGES=4, GROUP=1), 3)], ids=str)
 def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: Store, candidate: Candidate) -> None:  # noqa: F811
     one = Operands.of(150, 140, 800, turned="TN")
     problem = Gemm(150, 140, 800, trans="TN", lda=153, ldb=143, ldc=143)
@@ -116,7 +115,7 @@ def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: S
     selected = select(folder.device, problem.desc, True, "fp32x")
     made = selected.family.compile(folder, problem.desc, selected.config)
     assert isinstance(made, Fp32xLaunches) and selected.precision == "fp32x"
-    assert of(made.variant, made.slices) == candidate
+    assert Candidate(FAMILY, made.config) == candidate
     assert close(one.run(made, 0.5, 2.0), one.reference(0.5, 2.0))
 
 
@@ -137,12 +136,12 @@ def test_the_very_sizes_then_a_neighbour_then_the_cost_model(stored: Store) -> N
 
 
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:  # noqa: F811
-    stored.add(named(DEEP, of(Variant(), 96)))
+    stored.add(named(DEEP, of(Fp32xConfig(), 96)))
     exact, near, shallow = (
         select(H200, Gemm(m, 128, k).desc, True, "fp32x").config.slices for m, k in ((128, 65536), (192, 65536), (128, 50_000))
     )
     assert exact == trimmed(65536, 96) and near == trimmed(65536, 48) and shallow == trimmed(50_000, 96)
-    stored.add(named(DEEP, of(Variant(), 1 << 20), 1e-4))  # more than there is memory or K for
+    stored.add(named(DEEP, of(Fp32xConfig(), 1 << 20), 1e-4))  # more than there is memory or K for
     assert select(H200, DEEP.desc, True, "fp32x").config.slices <= most_slices(DEEP.desc)  # type: ignore[arg-type]
 
 
@@ -168,23 +167,15 @@ def test_auto_goes_by_both_and_runs_the_tuned_tile(stored: Store) -> None:  # no
     assert found.precision == "fp32" and "1.50 times as long" in dict(found.passed_over)["fp32x"]
 
 
-def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  # noqa: F811
-    """As entries were before fp32x was tuned: what ran was what the cost model takes."""
-    old = entry(H200, LARGE, "hopper_fp32x", None, 1e-3, options={"SLICES": 1}, source="an older text")
-    stored.add(old, named(LARGE, seconds=2e-3, source="an older text"))
-    found = select(H200, LARGE.desc, True, "fp32x")
-    assert tuned.refusal(old) == "" and found.candidate == by_cost(LARGE.desc) and found.unproven is None
-
-
 @pytest.mark.parametrize(
     ("tile", "options", "says"),
     [
-        (large_tile(), {"GROUP": 8}, "needs a tile with BM, BN, BK and STAGES"),
+        (large_tile(), {"GROUP": 8}, "needs a tile with BK, BM, BN, STAGES"),
         (None, {"GROUP": 8}, "needs a tile"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {}, "an option GROUP"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1, "EVIL": 1}, "an option GROUP"),
-        ({"BM": 96, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8}, "multiple of 64 rows"),
-        ({"BM": 128, "BN": 128, "BK": 16, "STAGES": 6}, {"GROUP": 8}, "stages of 32"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {}, "options GROUP"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1, "EVIL": 1}, "options GROUP"),
+        ({"BM": 96, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8}, "a multiple of 64"),
+        ({"BM": 128, "BN": 128, "BK": 16, "STAGES": 6}, {"GROUP": 8}, "'BK': 32"),
         ({"BM": 192, "BN": 128, "BK": 32, "STAGES": 3}, {"GROUP": 8}, "not of 192×128"),
         ({"BM": 128, "BN": 256, "BK": 32, "STAGES": 3}, {"GROUP": 8}, "not of 128×256"),
         ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 7}, {"GROUP": 8}, "bytes of shared memory"),
@@ -221,14 +212,13 @@ def test_what_was_measured_with_another_text_is_verified_first(stored: Store) ->
 
 def test_the_verification_has_edges_slices_and_sums_that_the_promise_covers() -> None:
     for slices in (1, 2, 5):
-        candidate = of(Variant(BN=64, STAGES=8), slices)
+        candidate = of(Fp32xConfig(BN=64, STAGES=8), slices)
         problem, small = verify.small_problem(Gemm(512, 512, 16384, trans="NT").desc, candidate, 1.3, 0.7)
         desc, config = problem.desc, small.config
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FAMILY
-        variant, cut = config.variant, config.slices
         assert not supported(H200, desc)
-        assert (cut > 1) == (slices > 1) and cut == trimmed(desc.K, min(slices, 3))
-        assert desc.M % variant.BM and desc.N % variant.BN and desc.K % 32 and desc.trans == "NT"
+        assert (config.slices > 1) == (slices > 1) and config.slices == trimmed(desc.K, min(slices, 3))
+        assert desc.M % config.BM and desc.N % config.BN and desc.K % 32 and desc.trans == "NT"
 
 
 def test_a_device_without_it_passes_them_over(device: Device, stored: Store) -> None:  # noqa: F811
@@ -416,7 +406,7 @@ def test_means_before_and_after_tuning_are_of_the_same_products(tmp_path: Path) 
 
 
 def test_describing_a_configuration_and_back() -> None:
-    for candidate in (OTHER, of(Variant(BN=64, STAGES=8), 7)):
+    for candidate in (OTHER, of(Fp32xConfig(BN=64, STAGES=8), 7)):
         encoded = json.loads(json.dumps(candidate.encode()))
         assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="needs a tile"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 from typing import Any
 
@@ -23,7 +24,7 @@ from toprung.kernels import epilogue as epilogues
 from toprung.kernels import registry
 from toprung.kernels.hopper_fp32x import family as fp32x
 from toprung.kernels.hopper_fp32x import launches as of_fp32x
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_inflight import family as inflight
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight_split_k import family as split_k
@@ -38,11 +39,11 @@ from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.oracle.bias import bias
 from toprung.oracle.precision import precision as promise
 
-SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 WAYS = {
-    "fp32x": (fp32x.FAMILY, Fp32xConfig(SMALL), hopper_on_cpu.Folder),
-    "fp32x sliced": (fp32x.FAMILY, Fp32xConfig(SMALL, 3), hopper_on_cpu.Folder),
-    "fp32x, wide tiles": (fp32x.FAMILY, Fp32xConfig(Variant(STAGES=2, GROUP=2)), hopper_on_cpu.Folder),
+    "fp32x": (fp32x.FAMILY, SMALL, hopper_on_cpu.Folder),
+    "fp32x sliced": (fp32x.FAMILY, dataclasses.replace(SMALL, slices=3), hopper_on_cpu.Folder),
+    "fp32x, wide tiles": (fp32x.FAMILY, Fp32xConfig(STAGES=2, GROUP=2), hopper_on_cpu.Folder),
     "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),

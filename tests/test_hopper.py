@@ -16,7 +16,7 @@ from toprung.backends.nvrtc import compile_cubin
 from toprung.errors import BadSize, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import CHUNK, SHARED_BYTES, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import CHUNK, SHARED_BYTES, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import COSTS
 from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, supported, trimmed, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import (
@@ -145,7 +145,7 @@ def test_supported_says_why_not() -> None:
 
 def test_small_products_get_small_tiles() -> None:
     found = [cost.select_config(aligned(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
-    assert [(c.variant.BM, c.variant.BN, c.slices) for c in found] == [(64, 32, 1), (128, 64, 1), (128, 128, 1), (128, 128, 1)]
+    assert [(c.BM, c.BN, c.slices) for c in found] == [(64, 32, 1), (128, 64, 1), (128, 128, 1), (128, 128, 1)]
 
 
 DEEP = (
@@ -158,12 +158,12 @@ DEEP = (
 @pytest.mark.parametrize("call", DEEP, ids=str)
 def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
     chosen = cost.select_config(call, 132)
-    variant, slices = chosen.variant, chosen.slices
-    depth, tiles = depth_of(call.K, slices), cost.waves(call, variant, 1)
-    assert slices > 1 and tiles * slices > 0.85 * 132 * cost.waves(call, variant, 132, slices)
+    slices, whole = chosen.slices, dataclasses.replace(chosen, slices=1)
+    depth, tiles = depth_of(call.K, slices), cost.waves(call, whole, 1)
+    assert slices > 1 and tiles * slices > 0.85 * 132 * cost.waves(call, chosen, 132)
     assert depth % CHUNK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
-    assert cost.product_time(call, Fp32xConfig(variant, slices), 132) < cost.product_time(call, Fp32xConfig(variant), 132) / 2
+    assert cost.product_time(call, chosen, 132) < cost.product_time(call, whole, 132) / 2
 
 
 @pytest.mark.parametrize("call", [*DEEP, aligned(1000, 1000, 1000), aligned(200, 3000, 3000)], ids=str)
@@ -172,7 +172,7 @@ def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> N
     chosen = cost.select_config(call, units)
     ours = cost.product_time(call, chosen, units)
     room = max(1, call.K // cost.SHORTEST)
-    others = {Fp32xConfig(v, trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
+    others = {dataclasses.replace(v, slices=trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
     assert ours <= 1.1 * min(cost.product_time(call, config, units) for config in others)
 
 
@@ -213,13 +213,13 @@ def test_adding_up_has_one_order() -> None:
 
 
 TRIED = (
-    Variant(CONSUMERS=1, STAGES=8), Variant(BN=32, STAGES=8), Variant(CONSUMERS=1, BN=32, STAGES=4),
-    Variant(CONSUMERS=1, BN=64, STAGES=12, GROUP=1),
+    Fp32xConfig(CONSUMERS=1, STAGES=8), Fp32xConfig(BN=32, STAGES=8), Fp32xConfig(CONSUMERS=1, BN=32, STAGES=4),
+    Fp32xConfig(CONSUMERS=1, BN=64, STAGES=12, GROUP=1),
 )  # fmt: skip
 """Variants that only a tuner tries."""
 
 
-def check_product(variant: Variant) -> None:
+def check_product(variant: Fp32xConfig) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = product_source(variant)
     code = inspect_source(source, "sm_90")
@@ -231,12 +231,12 @@ def check_product(variant: Variant) -> None:
 
 
 def test_product_keeps_the_matrix_units_busy() -> None:
-    check_product(Variant())
+    check_product(Fp32xConfig())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", [*list(COSTS)[1:], *TRIED], ids=str)
-def test_other_tiles_do_so_too(variant: Variant) -> None:
+def test_other_tiles_do_so_too(variant: Fp32xConfig) -> None:
     check_product(variant)
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
@@ -22,8 +23,9 @@ from test_hopper_fp32_on_cpu import Folder
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.dispatch.select import select
-from toprung.dispatch.selection import decoded
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import IllegalTile
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_sgemm.config import (
@@ -366,8 +368,9 @@ def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: 
 
 
 def test_what_lies_well_is_not_laid_out() -> None:
-    one, place, on_16_bytes = family("hopper_sgemm"), device(), {"align_a": 4, "align_b": 4}
-    assert one.launch_count(place, GemmDesc(4096, 4096, 64, trans_a=True, **on_16_bytes), SgemmConfig()) == 1
+    recorder: Any = golden.Recorder(device())
+    one, on_16_bytes = Candidate(family("hopper_sgemm"), SgemmConfig()), {"align_a": 4, "align_b": 4}
+    assert Executable.of(recorder, GemmDesc(4096, 4096, 64, trans_a=True, **on_16_bytes), one).launches == 1
     for more in (
         {"align_a": 2, "align_b": 4},
         {**on_16_bytes, "lda": 4098},
@@ -375,8 +378,8 @@ def test_what_lies_well_is_not_laid_out() -> None:
         {**on_16_bytes, "trans_b": True},
     ):
         call = GemmDesc(4096, 4096, 64, **{"trans_a": True, **more})
-        assert one.launch_count(place, call, SgemmConfig()) == 2
-        assert one.workspace_bytes(place, call, SgemmConfig()) == 4 * (4096 * 64 + 132 * 128 * 256) + 768  # and a flag for each SM
+        assert Executable.of(recorder, call, one).launches == 2
+        assert workspace_bytes(call, SgemmConfig(), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
 @pytest.mark.parametrize(("size", "group"), [(4096, 8), (8192, 8), (16384, 16)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from conftest import require
 from hopper_on_cpu import Folder, aligned, counted
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches, sources
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import LIMIT
 
-SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
-WIDE = Variant(BN=64, STAGES=2, GROUP=2)
+SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+WIDE = Fp32xConfig(BN=64, STAGES=2, GROUP=2)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
 )
 def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(70, 50, 200, turned=turned)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
     found = one.run(plan, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0)) and not counted(plan)
     assert np.array_equal(found, one.run(plan, 0.5, 2.0)), "other bits the second time"
@@ -102,7 +102,7 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 @pytest.mark.parametrize("slices, turned", [(1, "NT"), pytest.param(3, "TN", marks=pytest.mark.slow)])
 def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(35, 50, 128, 2, 2, turned=turned)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
     assert hopper_on_cpu.biased(one, lambda: one.run(plan)) == {}
 
 
@@ -110,17 +110,17 @@ def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) 
 def test_a_bias_is_left_near_one(folder: Any) -> None:
     """Sums of k-blocks are nearly equal there, and additions in fp32 round them to one side as well."""
     one = Operands.of(70, 50, 512)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
     assert hopper_on_cpu.biased(one, lambda: one.run(plan)).keys() == {"near-one"}
 
 
 def test_every_fence_is_needed(folder: Any) -> None:
     one = Operands.of(70, 50, 200)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=3)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))
     across = Operands.of(70, 50, 1100)  # B's columns, by the blocks of a cluster
     across.a[0, 9, 1:] *= np.float32(1e-9)  # some of a row's sums are computed again, one by one
     across.a[0, :, 500:] = across.b[0, :98] = 0
-    clustered = Fp32xLaunches(folder, across.call(), SMALL, slices=1)
+    clustered = Fp32xLaunches(folder, across.call(), replace(SMALL, slices=1))
 
     def check() -> None:
         found, wanted = across.run(clustered), across.reference()
@@ -138,7 +138,7 @@ def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, t
     one = Operands.of(70, 50, 1100, turned=turned)
     one.a[0, 9, 1070] *= np.float32(2.0**30)
     one.b[0, 40, 11] *= np.float32(2.0**30)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
     assert close(one.run(plan), one.reference())
     for of_a in (True, False):
         lost = Operands.of(70, 50, 1100, turned=turned)
@@ -152,7 +152,7 @@ def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, t
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", [SMALL, WIDE], ids=str)
 @pytest.mark.parametrize("padding", [2, 3, 4])
-def test_rows_of_c_begin_anywhere(folder: Any, variant: Variant, padding: int) -> None:
+def test_rows_of_c_begin_anywhere(folder: Any, variant: Fp32xConfig, padding: int) -> None:
     """C on 4, 8 and 16 bytes, read and not, ends inside a tile and inside the 16 columns that are turned at a time."""
     for M, N in ((70, 50), (130, 77), (64, 96)):
         one = dataclasses.replace(Operands.of(M, N, 100, 2, 1), padding=padding)
@@ -165,13 +165,13 @@ def test_rows_of_c_begin_anywhere(folder: Any, variant: Variant, padding: int) -
 def test_batches_share_operands_in_slices(folder: Any) -> None:
     for few_a, few_b in ((3, 1), (1, 3)):
         one = Operands.of(66, 40, 100, few_a, few_b)
-        assert close(one.run(Fp32xLaunches(folder, one.call(), SMALL, slices=3)), one.reference())
+        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))), one.reference())
 
 
 @pytest.mark.slow
 def test_panels_in_slices(folder: Any) -> None:
     one = Operands.of(200, 150, 128)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, 140_000, slices=2)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=2), 140_000)
     assert len(plan.panels) > 2 and close(one.run(plan), one.reference())
 
 
@@ -191,7 +191,7 @@ def test_the_guard_in_slices(folder: Any) -> None:
     for change, prepare in ((special, True), (special, False), (spread_wide, False)):
         one = Operands.of(70, 50, 200)
         change(one)
-        plan = Fp32xLaunches(folder, one.call(), SMALL, slices=3)
+        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))
         before = counted(plan)
         assert close(one.run(plan, prepare=prepare), one.reference(), 1e-6) and counted(plan) > before
     plain = Operands.of(70, 50, 200)
@@ -219,7 +219,7 @@ def grade(one: Operands, found: Any) -> float:
 def test_what_nobody_can_see_is_not_computed_again(folder: Any, slices: int, turned: str, prepare: bool) -> None:
     one = Operands.of(200, 200, 200, turned=turned)
     factors(one)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
     before = counted(plan)
     assert grade(one, one.run(plan, prepare=prepare)) < 8
     # in slices, where sums of nothing are not told from lost ones, as few as have such a row or column
@@ -234,7 +234,7 @@ def test_lost_elements_that_meet_large_ones_alone_are_computed_again(folder: Any
     one.a[0, 9, 1:] *= np.float32(tiny)
     one.a[0, :, 100:] = 0
     one.b[0, :98] = 0
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
     before = counted(plan)
     assert grade(one, one.run(plan)) < 8
     assert (counted(plan) > before) == (tiny < 1e-6)
@@ -250,7 +250,7 @@ def test_few_lost_elements_are_computed_again_as_many_are(folder: Any, turned: s
         one.a[0, rows, 1:] *= np.float32(1e-9)
         one.a[0, :, 500:] = 0
         one.b[0, :98] = 0
-        plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
         before = counted(plan)
         found.append(one.run(plan, 0.5, 2.0))
         assert close(found[-1], one.reference(0.5, 2.0)) and counted(plan) == before + 2
@@ -264,7 +264,7 @@ def test_what_may_overflow_is_computed_again(folder: Any, slices: int) -> None:
     one = Operands.of(70, 50, 200, turned="TN")
     one.a *= np.float32(2.0**62)
     one.b *= np.float32(2.0**63)
-    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
     before = counted(plan)
     found, exact = one.run(plan), one.reference()
     finite = np.isfinite(found)
@@ -278,7 +278,7 @@ def test_two_consumers_and_wide_tiles(folder: Any) -> None:
     for change in (lambda one: None, special, spread_wide):
         one = Operands.of(130, 70, 300, turned="NT")
         change(one)
-        assert close(one.run(Fp32xLaunches(folder, one.call(), WIDE, LIMIT, slices=4)), one.reference(), 1e-6)
+        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(WIDE, slices=4), LIMIT)), one.reference(), 1e-6)
 
 
 lost_alone = test_lost_elements_that_meet_large_ones_alone_are_computed_again

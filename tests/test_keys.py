@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import toprung
-from arrays import KINDS
+from arrays import ENTRIES, KINDS, enter
 from toprung.backends import session_for
 from toprung.blas import calls, grouped
 from toprung.device import Device
@@ -40,10 +40,11 @@ def laid(kind: str, device: Device, differs: str = "nothing", seed: int = 0) -> 
     return KINDS[kind][0](LIES[differs](whole(seed)), session_for(device).queue if kind == "pyopencl" else None)
 
 
-@pytest.fixture
-def known(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(params=ENTRIES)
+def known(device: Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
     """Return a function that makes all that ``again`` is given, for a kind of arrays whose type is known."""
     monkeypatch.setattr("toprung.blas.product.best", lambda: device)
+    enter(request.param, monkeypatch)
 
     def make(kind: str, into: bool, differs: str = "", which: int = 0, **options: Any) -> tuple[Any, ...]:
         made = [laid(kind, device, differs if i == which else "nothing", i) for i in range(3)]

@@ -161,7 +161,7 @@ def test_the_launch_reads_halves_at_their_own_offsets() -> None:
         session.keep = lambda launch, words: addresses.append((launch.kernel.source, list(words)))
         a, b, c = Layout((256, 512), (512, 1), 4, "float16"), Layout((512, 128), (1, 512), 4), Layout((256, 128), (128, 1), 4)
         found = Executor(session).mixed(a, b, c, 1.0, 0.0, "auto")
-        assert not isinstance(found, str) and found.is_direct
+        assert not isinstance(found, str) and found.program.is_direct
         found.run(1 << 20, 8, 1 << 21, 8, 1 << 22, 8, 1.0, 0.0, 1)
     ((source, values),) = addresses
     assert [int(v.split()[0], 16) for v in values[:3]] == [(1 << 20) + 16, (1 << 21) + 32, (1 << 22) + 32]

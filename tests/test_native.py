@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import struct
 import subprocess
 from collections import Counter
@@ -33,16 +34,25 @@ def test_calls_of_the_driver_are_those_of_pythons_launcher() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_threads_that_launch_one_plan_take_nothing_of_each_other(sanitizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "sanitizers", "runner"),
+    [
+        ("", ("-fsanitize=thread", "-fno-sanitize-recover=all"), ("setarch", "-R")),
+        ("", ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"), ("setarch", "-R")),
+        ("aarch64-linux-gnu-", (), ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")),
+    ],
+)
+def test_threads_that_launch_one_plan_take_nothing_of_each_other(
+    prefix: str, sanitizers: tuple[str, ...], runner: tuple[str, ...], tmp_path: Path
+) -> None:
+    compiler = f"{prefix}g++"
+    require(shutil.which(runner[0]) and shutil.which(compiler), f"{runner[0]} or {compiler} is not installed")
     program, log = tmp_path / "threads", tmp_path / "log"
-    flags = (*FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    subprocess.run(
-        ["g++", *flags, HERE / "native" / "threads.cpp", native_plan.SOURCE, "-o", program, "-ldl", "-lpthread"], check=True
-    )
-    with driver.installed() as folder:
+    files = (HERE / "native" / "threads.cpp", native_plan.SOURCE, "-o", program, "-ldl", "-lpthread")
+    subprocess.run([compiler, *FLAGS, "-O1", "-g", *sanitizers, *files], check=True)
+    with driver.installed(f"{prefix}gcc") as folder:
         env = {**os.environ, "LD_LIBRARY_PATH": folder, "TOPRUNG_DRIVER_LOG": str(log)}
-        done = subprocess.run(["setarch", "-R", program], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run([*runner, program], env=env, capture_output=True, text=True, check=False)
     require("unexpected memory mapping" not in done.stderr, "the sanitizer does not run on this kernel")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     counts = Counter[int]()

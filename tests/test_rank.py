@@ -21,7 +21,6 @@ from toprung.dispatch.selection import Candidate
 from toprung.errors import BadRecord, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.registry import families, family
-from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.tiled.family import draws
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.figures import Figures, Unknown
@@ -280,8 +279,8 @@ def test_choices_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert set(ordered) == set(choices) and model.seconds(ordered[0]) == min(map(model.seconds, choices))
     assert all(0 < model.least(c) <= model.seconds(c) for c in choices)
     # it is of the block kernel alone: the tuner asks it of nothing else
-    columns, short = SkinnyConfig(replace(GOOD, KU=4)), Gemm(1000, 4, 1000).desc
-    assert [f.name for f in families() if f.blocked(columns)] == ["tiled"]
+    short = Gemm(1000, 4, 1000).desc
+    assert [f.name for f in families() if f.ranked] == ["tiled"]
     assert tuning(H200, call).predict(Candidate(family("tiled"), choices[0])) == model.seconds(choices[0])
     for kernels in (family("skinny"), family("skinny_cluster")):
         one = next(iter(kernels.candidates(H200, short)))

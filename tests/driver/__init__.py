@@ -25,10 +25,10 @@ Fault = tuple[str, str, str]
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[str]:
+def installed(compiler: str = "gcc") -> Iterator[str]:
     """Make a folder where the stand-in is found as the driver's library, for the length of a ``with`` block."""
     with tempfile.TemporaryDirectory() as folder:
-        library = once.shared_object(SOURCE.read_text(), (*FLAGS, *(f"-I{p}" for p in nvrtc.include_paths())), compiler="gcc")
+        library = once.shared_object(SOURCE.read_text(), (*FLAGS, *(f"-I{p}" for p in nvrtc.include_paths())), compiler=compiler)
         Path(folder, "libcuda.so.1").symlink_to(library)
         yield folder
 

@@ -34,7 +34,6 @@ from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends import launcher, native_plan, nvrtc  # noqa: F401  # faults are planted in what is loaded
 from toprung.backends.cuda import CUDASession
-from toprung.backends.plan import SMALLEST
 from toprung.blas import calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
@@ -237,7 +236,7 @@ class Cases:
         ):  # fmt: skip
             made = executor_of(session()).product(GemmDesc(*sizes, **ALIGNED), True, precision)
             a, b, c, lent = (array.data.ptr for array in (*abc(*sizes), Array("W", made.lent_bytes // 4)))
-            made.run(a, 0, b, 0, c, 0, 1.0, 0.0, None, None, lent)
+            made.run(a, 0, b, 0, c, 0, 1.0, 0.0, None, lent)
             made.reserve(session().new_queue())
 
     def plans(self) -> None:
@@ -369,7 +368,7 @@ def by_native(session: Any, plan: Any) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         stream, (size_a, size_b) = int(session.queue if queue is None else queue), plan.sizes
         with contextlib.ExitStack() as held:
-            if plan.workspace_bytes and workspace is None and not (plan.scales is not None and abs(alpha) <= SMALLEST):
+            if plan.workspace_bytes and workspace is None:
                 work = session.workspace(queue, plan.workspace_bytes)
                 held.enter_context(work.lock)
                 workspace = int(work.buffer.handle)

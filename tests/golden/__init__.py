@@ -287,8 +287,9 @@ def selected(device: Device, one: Asked) -> str:
     executable = Executable.of(session, one.desc, selection)
     executable.run(OPERANDS["a"], 8, OPERANDS["b"], 16, OPERANDS["c"], 32, one.alpha, one.beta)
     source = version(stored["kernel"], device.backend)
-    workspace = executable.workspace_bytes
-    return f"{head} workspace={workspace} launches={executable.launches} source={source} : " + " ; ".join(session.launched)
+    return f"{head} workspace={executable.lent_bytes} launches={executable.launches} source={source} : " + " ; ".join(
+        session.launched
+    )
 
 
 def devices() -> dict[str, Device]:

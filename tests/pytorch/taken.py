@@ -5,24 +5,27 @@ The plan has one launch, of a kernel that computes nothing: A, B, C, D and scrat
 
 from __future__ import annotations
 
-import ctypes
-import os
-import struct
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 
+import golden
 import toprung.torch
+from stand_in import LENT, kernel, launched, log, plan, resident
 from test_bridge import frames
+from toprung.backends.base import Source
+from toprung.backends.cuda import CUDASession
+from toprung.blas.product import OnDevice
+from toprung.execute.executor import executor_of
+from toprung.gemm.lowering import Layout
 from toprung.torch import bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",), "reproducible": True}
-LOG = Path(os.environ["TOPRUNG_DRIVER_LOG"])
-LENT, SEEN = 1024, [0]
 NATIVE = bridge.loaded(Path(sys.argv[1]))
 assert NATIVE is not None
 bridge.library = lambda: NATIVE
@@ -30,28 +33,16 @@ A, B, X = torch.rand(16, 16), torch.rand(16, 16), torch.rand(16)
 
 toprung.torch.enable(**ON)
 torch.mm(A, B)  # a device is found before there is the stand-in
-DRIVER = ctypes.CDLL(sys.argv[2])
-DRIVER.driver_function.restype = ctypes.c_uint64
-
-
-def log() -> list[str]:
-    """Return the lines that the stand-in has written since the last time."""
-    text = LOG.read_text()
-    new, SEEN[:] = text[SEEN[0] :], [len(text)]
-    return new.splitlines()
 
 
 def taking(fused: bool = False, threads: int = 32) -> Callable[..., None]:
     """Return ``Products.take`` with the plan on the stand-in; ``threads``: of a block, 1024 at most."""
-    kernel = DRIVER.driver_function(b"product", (ctypes.c_int * 7)(8, 8, 8, 8, 8, 4, 4), 7)
-    addresses = [word for slot in range(5) for word in (0, slot, 0)]
-    words = [7, LENT, 0, 0, 1, 0, kernel, 1, 1, 1, threads, 1, 1, 0, 0, 0, 7, *addresses, 1, 0, 1, 1]
-    plan = NATIVE.toprung_plan_new((ctypes.c_uint64 * len(words))(*words), len(words))
+    made = plan(NATIVE, threads)
 
     def take(self: products.Products, entry: products.Entry, call: Any) -> None:
         name = f"toprung::{entry.op}".encode()
         with products._building:
-            entry.taking = entry.taking or bridge.Taking(plan=plan, lent=LENT, fused=fused, reach=call.reach, name=name)
+            entry.taking = entry.taking or bridge.Taking(plan=made, lent=LENT, fused=fused, reach=call.reach, name=name)
         self.settle(entry, bridge.TAKEN)
 
     return take
@@ -63,15 +54,6 @@ def decide(call: Callable[[], Any], **more: Any) -> None:
     toprung.torch.enable(**ON)
     assert frames(call)
     log()
-
-
-def launched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor | None, alpha: float, beta: float) -> bool:
-    """Return True if the log has one launch, with these arguments."""
-    (line,) = log()
-    *addresses, lent, first, second = line.split(" | ")[1:]
-    scalars = [struct.unpack("<f", int(one, 16).to_bytes(4, "little"))[0] for one in (first, second)]
-    wanted = [f"{0 if one is None else one.data_ptr():x}" for one in (a, b, c, d)]
-    return addresses == wanted and scalars == [alpha, beta] and int(lent, 16) > 0
 
 
 def results_are_new_or_those_that_were_given() -> None:
@@ -109,6 +91,41 @@ def what_is_added_comes_after_the_launch_or_in_it() -> None:
         call()
         wanted = (X - 2).expand(16, 16)
         assert torch.allclose(out, torch.nn.functional.gelu(wanted, approximate="tanh") if gelu else wanted.relu())
+
+
+class Session(golden.Recorder, CUDASession):
+    """A session of an H200 whose kernels are the stand-in's, and write their first six arguments down."""
+
+    _can_overlap = False
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        function = kernel(source.kernel, *[8] * 6)
+        return SimpleNamespace(source=source, function=function, dynamic=0, largest=1024)
+
+
+def operands_of_any_strides_are_copied_by_launches_of_the_plan() -> None:
+    def take(self: products.Products, entry: products.Entry, call: Any) -> None:
+        a, b, c = (Layout(*view, 4) for view in call.views)
+        made = executor_of(session).strided(a, b, c, 1.0, 0.0, True, "fp32")
+        entry.taking = bridge.Taking.of(cast(OnDevice, SimpleNamespace(executable=made, reach=call.reach)), entry.op, False)
+        assert entry.taking is not None
+        self.settle(entry, bridge.TAKEN)
+
+    session = Session(golden.devices()["h200-cuda"])
+    products.Products.take = take
+    a, b = torch.rand(64, 200)[:, ::3], torch.rand(40, 67).T
+    for out in (torch.zeros(64, 100)[:, 1:80:2], torch.zeros(40, 64).T):  # copied, and the product of the transposes
+        call = lambda out=out: torch.mm(a, b, out=out)  # noqa: E731
+        toprung.torch.enable(**ON)
+        assert frames(call)
+        log()
+        assert frames(call) == [] and toprung.torch.report().taken == 2
+        launches = [line.split(" | ") for line in log()]
+        copied = out.stride(0) > 1
+        assert [head.split()[1] for head, *_ in launches] == (["move", "gemm", "move"] if copied else ["move", "gemm"])
+        (_, source, _, laid, *_), (_, first, _, second, _, result, *_) = launches[:2]
+        assert source == f"{a.data_ptr():x}" and {first, second} == {f"{b.data_ptr():x}", laid}
+        assert (launches[-1][3] if copied else result) == f"{out.data_ptr():x}" and (not copied or launches[-1][1] == result)
 
 
 def products_that_pytorch_must_run_are_not_launched() -> None:
@@ -181,9 +198,6 @@ def threads_lose_no_count_while_others_enable_and_disable() -> None:
 
 
 def many_products_hold_nothing() -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     decide(lambda: torch.mm(A, B))
     for _ in range(5_000):
         torch.mm(A, B)

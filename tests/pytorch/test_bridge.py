@@ -92,6 +92,13 @@ def test_a_product_that_was_decided_enters_no_python(name: str) -> None:
     assert ours is None or same(ours, theirs)
 
 
+def test_kinds_that_wait_prepared_are_left_no_longer() -> None:
+    toprung.torch.enable(**{**LEFT, "reproducible": None})
+    assert frames(CALLS["mm"]) and frames(CALLS["mm"]) == []  # left until preparing pays
+    assert toprung.torch.wait(600)
+    assert frames(CALLS["mm"])
+
+
 def test_products_that_are_small_or_whose_program_asks_for_something_else_enter_no_python() -> None:
     call = CALLS["mm"]
     toprung.torch.enable(**{**EVERY, "min_flops": 2 * 16**3 + 1})

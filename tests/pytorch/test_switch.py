@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import math
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +21,8 @@ import torch
 import toprung
 import toprung.torch
 from toprung import errors
+from toprung.backends.base import Source
+from toprung.kernels import build
 from toprung.torch import background, products
 from torch_device import DEVICE, ELSEWHERE, EVERY
 
@@ -240,7 +246,8 @@ def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: p
     """A kind that ran often enough is prepared, one that ran less is not, and ``wait`` prepares both."""
     begun: list[str] = []
     monkeypatch.setattr(background, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
-    monkeypatch.setattr(products, "PAYS", 3 * 9 * 17 * 33)
+    monkeypatch.setattr(background.Background, "cost", 2.0)
+    monkeypatch.setattr(products, "PAYS", 1.5 * 9 * 17 * 33)
     a, b = operands()
     with toprung.torch.use(**{**EVERY, "own": False, "reproducible": None}):
         for expected in (0, 0, 1, 1):
@@ -250,6 +257,58 @@ def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: p
         assert "often enough" in toprung.torch.report().rows[-1].why
         toprung.torch.wait(0)
         assert len(begun) == 2 and begun[0] != begun[1]
+
+
+def test_kinds_wait_until_it_is_known_what_preparing_takes(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = background.Background()
+    monkeypatch.setattr(background, "HERE", here)
+    a, b = operands()
+    with toprung.torch.use(**{**EVERY, "own": False, "reproducible": None}):
+        for n in (7, 8, 8):
+            torch.mm(a[:n], b)
+        first, second = (entry.job for entry in products.now.entries.every())
+        assert first.begun and not second.begun and here.cost == math.inf
+        gate.set()
+        assert first.settle()
+        with here._lock:  # nothing is open now
+            assert here.cost == 0.0  # the first one was not counted
+        torch.mm(a[:8], b)
+        assert second.begun and second.settle() and 0 < here.cost < math.inf
+
+
+def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compilers do not count, nor does the first job, which opens the device."""
+    clock, pauses = [0.0], list[float]()
+    monkeypatch.setenv("TOPRUNG_CACHE", str(tmp_path))  # nothing is compiled yet
+    for module in (background, build):
+        monkeypatch.setattr(module, "time", SimpleNamespace(**{**vars(time), "thread_time": lambda: clock[0]}))
+
+    class Hurry(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return False
+
+    class Session:
+        fingerprint = staticmethod(lambda: "none")
+        load = staticmethod(lambda binary, source: None)
+
+        def compile(self, source: Source) -> bytes:
+            clock[0] += 256.0
+            return b"binary"
+
+    def work(seconds: float, name: str) -> None:
+        clock[0] += seconds
+        build.source_kernel(Source(name, name, name, {}), Session())
+
+    here = background.Background()
+    here._hurry = Hurry()
+    jobs = [background.Job(functools.partial(work, 2.0**-n, str(n)), "") for n in (1, 6, 8)]
+    for job in jobs:
+        here.begin(job)
+        assert job.done.wait(60)
+    here.end()
+    assert not here._thread.is_alive()
+    assert pauses == [2.0**-6 / background.SHARE, 2.0**-8 / background.SHARE] and here.cost == (2.0**-6 + 2.0**-8) / 2
 
 
 def test_entries_in_use_survive_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:

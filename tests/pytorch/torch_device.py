@@ -32,6 +32,7 @@ def native() -> ctypes.CDLL | None:
     """Return the bridge for the PyTorch that is installed: that of the wheel under test, else compiled once for all runs."""
     if (shipped := bridge.shipped()) is not None:
         return bridge.loaded(shipped)
+    assert not cxx.FOLDER.exists(), f"the wheel under test has no bridge for PyTorch {torch.__version__}: the newest is not locked"
     require(shutil.which("g++"), "no g++ to compile the bridge with")
     inputs = (*(path.read_bytes() for path in bridge.SOURCES), *cxx.FLAGS, torch.__version__, once.version("g++"))
     return bridge.loaded(once.file(bridge.build, *inputs, suffix=".so"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -174,6 +174,17 @@ class Adapter:
     def queue(self, thing: Any, home: Home) -> Any:
         """Return the library's current stream for work on an array at a place; None on the host."""
         return None
+
+    def exchange(self) -> tuple[Iterable[type], tuple[Any, ...]] | None:
+        """Return what ``know`` in ``native/entry.cpp`` takes: types, and arguments; None if arrays have no exchange in C."""
+        return None
+
+    def maker(self, like: Operand) -> Callable[[], Any]:
+        """Return a function that returns a new array of an operand's shape and strides; asked where there is an ``exchange``.
+
+        The exchange allocates as well, but the library does not know such memory for its own: ``Tensor.record_stream`` ignores it.
+        """
+        raise NotImplementedError
 
     def lend(self, thing: Any, nbytes: int) -> tuple[Any, int] | None:
         """Return new scratch memory where ``thing`` lies, from an allocator that orders its reuse by the current stream.

@@ -15,7 +15,7 @@ from toprung.backends.cuda import beside_captures
 from toprung.device import Device
 from toprung.errors import LaunchError, let_through
 from toprung.forks import renewed
-from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, GemvDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 
 MISSING = "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
 
@@ -95,7 +95,7 @@ def unsupported(device: Device, desc: Desc) -> str:
         return f"cuBLAS multiplies on CUDA devices, and {device} is none"
     if not library():
         return MISSING
-    return "negative increments" if isinstance(desc, GemvDesc) and (desc.incx < 0 or desc.incy < 0) else ""
+    return "negative increments" if desc.is_vector and (desc.incx < 0 or desc.incy < 0) else ""
 
 
 _lock = renewed(threading.Lock())
@@ -111,7 +111,7 @@ def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
     C is float32, and A and B are of the descriptor's types: cuBLAS takes two of one type.
     """
     found: Any = library()
-    if isinstance(desc, GemmDesc):
+    if not desc.is_vector:
         g = desc
     else:  # x is a column whose rows are incx apart; negative increments never get here
         g = GemmDesc(desc.length, 1, desc.depth, trans_a=desc.trans, lda=desc.lda, ldb=desc.incx, ldc=desc.incy)

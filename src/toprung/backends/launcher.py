@@ -20,6 +20,7 @@ from toprung.backends.plan import (
     First,
     Handle,
     KernelLaunch,
+    Library,
     Map,
     Plan,
     Run,
@@ -158,6 +159,22 @@ class Bound:
         session._last = self.what
 
 
+class BoundLibrary:
+    """One launch of another library, as ``Bound``."""
+
+    def __init__(self, launch: KernelLaunch) -> None:
+        self.run, self.when, self.values = launch.kernel.make(), launch.when, list[Any]()
+        self.places = [(x.slot, x.plus) for x in launch.arguments if isinstance(x, Address)]
+
+    def fill(self, at: Sequence[int], numbers: Sequence[float]) -> None:
+        """Keep the arguments of a run."""
+        self.values = [*(word for slot, plus in self.places for word in (at[slot] + plus, 0)), *numbers[:2]]
+
+    def start(self, session: Any, stream: int) -> None:
+        """Call the library."""
+        self.run(*self.values, stream)
+
+
 def launcher(session: Any, plan: Plan) -> Run:
     """Return a function that puts a plan's launches into a stream; for one thread.
 
@@ -167,13 +184,15 @@ def launcher(session: Any, plan: Plan) -> Run:
         the device has no grid of that size; nothing was launched
     """
     driver = session._driver
-    bound = [Bound(session, launch) for launch in plan.launches]
-    scales = None if plan.scales is None else [Bound(session, launch) for launch in plan.scales]
+    bound, scaling = (
+        [BoundLibrary(x) if isinstance(x.kernel, Library) else Bound(session, x) for x in some or ()]
+        for some in (plan.launches, plan.scales)
+    )
     context, number = session._context, int(session._context)
     own, current, enter = int(session.queue), driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
     size_a, size_b = plan.sizes
 
-    def launch(some: list[Bound], at: list[int], alpha: float, beta: float, stream: int) -> None:
+    def launch(some: list[Bound | BoundLibrary], at: list[int], alpha: float, beta: float, stream: int) -> None:
         numbers = alpha, beta, 1.0 if alpha else 0.0
         before = current()[1]
         away = int(before) != number
@@ -192,21 +211,19 @@ def launcher(session: Any, plan: Plan) -> Run:
     ) -> None:  # fmt: skip
         stream = own if queue is None else int(queue)
         at = [a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, workspace or 0, packed, 0]
-        if scales is not None and -SMALLEST <= alpha <= SMALLEST:
-            launch(scales, at, alpha, beta, stream)
-            return
+        some = scaling if plan.scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
         if plan.workspace_bytes and workspace is None:
             work = session.workspace(queue, plan.workspace_bytes)
             with work.lock:  # another product's launches must not come between these
                 at[WORKSPACE], at[FLAGS] = int(work.buffer.handle), flags(stream)
-                launch(bound, at, alpha, beta, stream)
+                launch(some, at, alpha, beta, stream)
             return
         if plan.flags_bytes and workspace is not None and session.capturing(queue):
             at[FLAGS] = workspace + whole(plan.workspace_bytes)  # a graph has flags of its own: it may run beside the stream
             session.zero(at[FLAGS], plan.flags_bytes // 4, stream)
         else:
             at[FLAGS] = flags(stream)
-        launch(bound, at, alpha, beta, stream)
+        launch(some, at, alpha, beta, stream)
 
     def flags(stream: int) -> int:
         return session.flags(stream, plan.flags_bytes) if plan.flags_bytes else 0

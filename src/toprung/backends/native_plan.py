@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import sysconfig
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from toprung.backends import cxx
 from toprung.backends.base import Buffer
 from toprung.backends.cuda import CUDASession
 from toprung.backends.launcher import checked, described
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
-from toprung.errors import LaunchError
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Scalar
+from toprung.errors import LaunchError, MissingExtra
 
 SOURCE = Path(__file__).parents[1] / "native" / "launch.cpp"
+ENTRY = SOURCE.with_name("entry.cpp"), SOURCE
+"""Sources of the extension module, which has the launcher, too."""
+NAME = "entry.abi3.so"
+"""The extension module's file in a wheel."""
 
 ADDRESS, SCALAR, MAP, BYTES = range(4)
 """Kinds of arguments, as ``Kind`` in ``launch.cpp``."""
@@ -34,6 +44,54 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
+def built() -> Path:
+    """Return the file of the extension module in the cache, whether it has been built or not."""
+    return cxx.kept("entry/abi3", (*ENTRY, SOURCE.with_suffix(".h")))
+
+
+def build(path: Path | None = None) -> Path:
+    """Compile the extension module, for every Python from 3.11 on, and return its file.
+
+    Nothing is compiled where there is one already.
+
+    Raises as ``cxx.compile_library`` does, and MissingExtra where Python's headers are missing.
+    """
+    if path is None and (module := entry()) is not None:
+        return Path(module.__file__)
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise MissingExtra(f"there is no {headers / 'Python.h'}: install Python's headers, which Debian's python3-dev has")
+    path = path or built()
+    cxx.compile_library(path, ENTRY, f"-I{headers}", "-ldl")
+    return path
+
+
+@functools.cache
+def entry() -> Any:
+    """Return the extension module; None where the wheel has none and none has been built."""
+    paths = cxx.FOLDER / NAME, built() if ENTRY[0].is_file() else None
+    return next((loaded(path) for path in paths if path and path.is_file()), None)
+
+
+def loaded(path: Path) -> Any:
+    """Return the extension module in a file; None, with a warning, if it does not load.
+
+    Its ``launcher`` has the functions of ``launch.h``.
+    """
+    try:
+        loader = ExtensionFileLoader("toprung.native.entry", str(path))
+        spec = spec_from_loader(loader.name, loader)
+        assert spec is not None
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+        module.launcher = declare(ctypes.CDLL(str(path)))  # type: ignore[attr-defined]
+    except (ImportError, OSError) as error:
+        text = f"products enter Python, for {error}: python -m toprung.torch --build makes the file anew"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
+    return module
+
+
 class NativePlan:
     """A plan in the launcher's memory; it keeps all that the plan needs.
 
@@ -44,7 +102,7 @@ class NativePlan:
     Raises
     ------
     LaunchError
-        the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments
+        the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments or is another library's
     """
 
     def __init__(self, library: ctypes.CDLL, session: CUDASession, plan: Plan) -> None:
@@ -72,6 +130,8 @@ def words_of(session: CUDASession, plan: Plan) -> Iterator[int]:
 
 def _launch(session: CUDASession, launch: KernelLaunch) -> Iterator[int]:
     kernel: Any = launch.kernel
+    if isinstance(kernel, Library):
+        raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")
     grid, block = checked(f"{described(kernel.source)} on {session.device}", kernel, launch.groups, launch.local)
     overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
     yield from (int(kernel.function), *grid, *block, kernel.dynamic, overlaps)

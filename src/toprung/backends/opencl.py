@@ -476,15 +476,14 @@ class OpenCLSession:
         ) -> None:  # fmt: skip
             queue = own if queue is None else queue
             handles, first = [a, b, c, addend, workspace], [offset_a, offset_b, offset_c, 0, 0]
-            if scales is not None and -SMALLEST <= alpha <= SMALLEST:
-                self._launch(queue, scales, handles, first, alpha, beta)
-            elif not plan.workspace_bytes or workspace is not None:
-                self._launch(queue, bound, handles, first, alpha, beta)
+            some = scales if scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
+            if not plan.workspace_bytes or workspace is not None:
+                self._launch(queue, some, handles, first, alpha, beta)
             else:
                 work = self.workspace(queue, plan.workspace_bytes)
                 with work.lock:  # another product's launches must not come between these
                     handles[WORKSPACE] = work.buffer.handle
-                    self._launch(queue, bound, handles, first, alpha, beta)
+                    self._launch(queue, some, handles, first, alpha, beta)
 
         return run
 

@@ -6,8 +6,9 @@ threads share it, and what launches it needs to know no family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -76,6 +77,17 @@ ALPHA, BETA, MULTIPLIES = Scalar(0), Scalar(1), Scalar(2)
 
 Argument: TypeAlias = "Handle | First | Address | Map | Scalar | Any"
 """An argument that changes from run to run; or one that does not, a NumPy scalar or a ``Buffer``."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Kernel of another library, on CUDA: ``make`` returns, for one thread, a ``Run`` that launches it.
+
+    The arguments of its launch are the addresses of A, B and C.
+    """
+
+    make: Callable[[], Run]
+
 
 When = Literal["", "alpha", "beta", "no beta"]
 """Condition of a launch: always, or where α is not 0, β is not 0, or β is 0."""
@@ -147,6 +159,33 @@ def whole(nbytes: int) -> int:
     return -(-nbytes // 256) * 256
 
 
+def moved(
+    launch: KernelLaunch, places: Mapping[int, tuple[int, int]], sizes: tuple[int, int] = (4, 4),
+    numbers: Mapping[Scalar, float] = MappingProxyType({}),
+) -> KernelLaunch:  # fmt: skip
+    """Return a launch with A, B or C elsewhere, and with some scalars fixed.
+
+    Parameters
+    ----------
+    places : the slot in place of one of these, and the elements from its first one to that of the operand
+    sizes : bytes of an element of A and of B
+    numbers : scalars that no longer change from run to run
+    """
+
+    def instead(argument: Argument) -> Argument:
+        if isinstance(argument, Scalar) and argument in numbers:
+            return np.float32(numbers[argument])
+        if isinstance(argument, Handle | First | Address | Map) and argument.slot in places:
+            slot, elements = places[argument.slot]
+            if isinstance(argument, Handle):
+                return Handle(slot)
+            unit = 1 if isinstance(argument, First) else (*sizes, 4)[argument.slot]
+            return replace(argument, slot=slot, plus=argument.plus + unit * elements)
+        return argument
+
+    return replace(launch, arguments=tuple(map(instead, launch.arguments)))
+
+
 def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
     """Return the plan of a sum of products: plans one after the other, each with its first elements of A and of B.
 
@@ -159,8 +198,8 @@ def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
             if number and launch.when == "no beta":
                 continue
             when: When = "" if number and launch.when == "beta" else launch.when
-            made = (_later(argument, (on_a, on_b), plan.sizes, number > 0) for argument in launch.arguments)
-            launches.append(replace(launch, arguments=tuple(made), when=when))
+            made = moved(launch, {A: (A, on_a), B: (B, on_b)}, plan.sizes, {BETA: 1.0} if number else {})
+            launches.append(replace(made, when=when))
     return replace(
         plans[0],
         launches=launches,
@@ -168,15 +207,6 @@ def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
         flags_bytes=max(plan.flags_bytes for plan in plans),
         kept=tuple(kept for plan in plans for kept in plan.kept),
     )
-
-
-def _later(argument: Argument, steps: tuple[int, int], sizes: tuple[int, int], adds: bool) -> Argument:
-    if adds and argument is BETA:
-        return np.float32(1.0)
-    if isinstance(argument, First | Address | Map) and argument.slot in (A, B):
-        unit = 1 if isinstance(argument, First) else sizes[argument.slot]
-        return replace(argument, plus=argument.plus + unit * steps[argument.slot])
-    return argument
 
 
 Run = Callable[..., None]

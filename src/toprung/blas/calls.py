@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from toprung import forks
 from toprung.arrays.base import Adapter, Operand
+from toprung.blas import receipt
 from toprung.blas.operands import Arranged
-from toprung.blas.product import Call
+from toprung.blas.product import Call, OnDevice
 from toprung.dispatch import autotune
 from toprung.dispatch.recent import Recent
+from toprung.errors import LaunchError
 
 KEPT = 4096
 """Number of calls, the last that were made, that are remembered."""
@@ -47,7 +50,7 @@ def _of_parent() -> object:
 autotune.HERE.forget.append(forget)
 
 
-def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> tuple[Any, Hashable]:
+def _again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> tuple[Any, Hashable]:
     """Return the result of a call like an earlier one, or MISS; and the key to remember a new one by, None if it cannot be."""
     adapter = _adapters.get(type(a))
     if adapter is None or _adapters.get(type(b)) is not adapter or (out is not None and _adapters.get(type(out)) is not adapter):
@@ -62,25 +65,49 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
     except RuntimeError:  # tensors that stand for others, inside torch.vmap, have none
         return MISS, None
     key: Hashable = (adapter, like_a, at_a & 15, like_b, at_b & 15, precision, own, device)
-    at_c = 0
     if out is not None:
         like_c = adapter.signature(out, writable=True)
         if like_c is None:
             return MISS, None
-        at_c = adapter.address(out)
-        key = (adapter, like_a, at_a & 15, like_b, at_b & 15, like_c, at_c & 15, precision, own, device)
+        key = (adapter, like_a, at_a & 15, like_b, at_b & 15, like_c, adapter.address(out) & 15, precision, own, device)
     try:
         call = _calls[key]
     except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
-    if call is None or (call.depends and not call.is_valid()):
+    return (MISS, key) if call is None else _started(call, key, a, b, out, at_a, at_b)
+
+
+def _started(call: Call, key: Hashable, a: Any, b: Any, out: Any, at_a: int, at_b: int) -> tuple[Any, Hashable]:
+    """Return the result of a call that was found by its key, and the key; MISS where it must be looked at again."""
+    if call.depends and not call.is_valid():
         return MISS, key
     if out is None:
         return call.product(a, b, at_a, at_b), key
+    adapter = call.adapter
+    at_c = adapter.address(out)
     if not call.is_clear(at_a, at_b, at_c) and not (adapter.has_memory_objects and elsewhere(adapter, a, b, out)):
         return MISS, key
     call.start(a, b, out, at_a, at_b, at_c)
     return out, key
+
+
+again = _again
+"""``_again``, or from the first arrays with an exchange in C on the function of that name in ``native/entry.cpp``."""
+
+
+def enter(adapter: Adapter) -> None:
+    """Have calls on a library's arrays be found and started by ``native/entry.cpp``, where it is built."""
+    global again
+    from toprung.backends import native_plan  # CUDA's, which other devices do not need
+
+    if (exchange := adapter.exchange()) is None or (entry := native_plan.entry()) is None:
+        return
+    types, more = exchange
+    if again is _again:
+        entry.install(_calls, MISS, _again, _started, receipt._last)
+        again = entry.again
+    for kind in types:
+        entry.know(kind, *more)
 
 
 def remember(key: Hashable, call: Call, given: Arranged) -> None:
@@ -91,7 +118,27 @@ def remember(key: Hashable, call: Call, given: Arranged) -> None:
         know((given.first, given.second, given.result))
         return
     call.shape = given.shape
+    if again is not _again and call.native is None:
+        call.native = _by_native(call, given)
     _calls.keep(key, call)
+
+
+def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
+    """Return what ``native/entry.cpp`` starts a call by; None if only Python can.
+
+    That is its ``Start``, and three functions: one makes a result, one the receipt, and one the flags of a stream.
+    """
+    from toprung.backends import native_plan
+
+    if not isinstance(call, OnDevice) or call.adapter.exchange() is None:
+        return None
+    plan, session = call.executable.plan, cast(Any, call.executable.session)
+    try:
+        made = native_plan.NativePlan(native_plan.entry().launcher, session, plan)
+    except LaunchError:
+        return None
+    start = struct.pack("=QQ6q", made.handle, plan.lent_bytes, *call.reach)
+    return start, call.adapter.maker(given.result), call._left, made.prepare
 
 
 def adapter_of(things: Iterable[Any]) -> Adapter | None:
@@ -103,7 +150,10 @@ def adapter_of(things: Iterable[Any]) -> Adapter | None:
 
 def know(operands: Iterable[Operand]) -> None:
     """Make ``again`` handle arrays of the types of these from now on."""
-    _adapters.update((type(o.thing), o.adapter) for o in operands)
+    for one in operands:
+        if one.home.kind == "cuda" and one.adapter not in _adapters.values():
+            enter(one.adapter)
+        _adapters[type(one.thing)] = one.adapter
 
 
 def signatures(call: Call, given: Arranged) -> tuple[Hashable, Hashable, Hashable] | None:

@@ -132,7 +132,7 @@ def run(ready: Ready) -> None:
         return
     at, first = c.first
     steps = tuple(copies_between(c.shape, Place(2, 0), c.strides, Place(2, 0), c.strides, activation=activation))
-    executor_of(session).executable(Program(steps)).run(None, 0, None, 0, at, first, 1.0, 0.0, a.queue)
+    executor_of(session).executable(Program(steps)).run(0, 0, 0, 0, at, first, 1.0, 0.0, a.queue)
     follow(session, c.operand.queue, a.queue)
     if a.unordered or c.operand.unordered:
         session.settle_queue(a.queue)

@@ -32,7 +32,7 @@ from toprung.dispatch import autotune
 from toprung.dispatch.select import known_precision
 from toprung.errors import NoDevice, ToprungError, Unsupported
 from toprung.execute import host, staging
-from toprung.execute.executable import Executable, Scratch
+from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
 from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
 from toprung.gemm.overlap import array_at, span
@@ -47,10 +47,12 @@ class Call(ABC):
     adapter, home : adapter of the first operand's library, and the place of its memory
     shape : shape of the result as the caller sees it; set by who keeps the call
     depends : True if ``is_valid`` must be asked before each start
+    native : what ``native/entry.cpp`` starts it by, see ``calls.by_native``; None where only Python can
     """
 
     shape: tuple[int, ...] = ()
     depends = False
+    native: tuple[Any, ...] | None = None
 
     def __init__(self, a: View, b: View, c: View, how: How) -> None:
         self.how, self.adapter, self.home = how, a.operand.adapter, a.operand.home
@@ -112,7 +114,7 @@ class Call(ABC):
         """Return the receipt of an executable; ``more``: further copies it lists."""
         return Receipt(
             self.how.operation, self.problem(), done.kernels, done.own, done.precision, str(done.session.device), done.why,
-            done.passed_over, (*done.program.copies, *more), done.launches, done.workspace_bytes, done.counters,
+            done.passed_over, (*done.program.copies, *more), done.launches, done.lent_bytes, done.counters,
         )  # fmt: skip
 
 
@@ -137,14 +139,13 @@ class OnDevice(Call):
             follow(session, operand.queue, view.operand.queue)
         (at_a, first_a), (at_b, first_b), (at_c, first_c) = a.first, b.first, c.first
         taken = self.executable.accepts(packed)
-        lent, nbytes, kept = None, self.executable.lent_bytes, list[Any]()
+        lent, nbytes = None, self.executable.lent_bytes
         if nbytes and (given := self.adapter.lend(operand.thing, nbytes)):
-            owner, lent = given
-            kept.append(owner)
+            lent = given[1]
         try:
             self.executable.run(
-                at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue,
-                lambda elements: scratch(operand, elements, kept), lent, None if addend is None else addend.address,
+                at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue, lent,
+                0 if addend is None else addend.address,
             )  # fmt: skip
         finally:
             for view in others:  # later work of the operand's own library waits for the product
@@ -158,25 +159,19 @@ class OnDevice(Call):
     ) -> None:  # fmt: skip
         # launch in the library's current stream; `addend`: the address of D, with a fused epilogue
         adapter, executable = self.adapter, self.executable
-        owner = lent = None
+        lent = None
         if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
-            owner, lent = given
+            lent = given[1]
         queue = adapter.queue(a, self.home)
         first_a = first_b = first_c = 0
         if adapter.has_memory_objects:
             first_a, first_b, first_c = at_a // 4, at_b // 4, at_c // 4
             at_a, at_b, at_c = adapter.memory(a), adapter.memory(b), adapter.memory(c)
-        if executable.is_direct:
-            try:
-                launch = self._mine.launch
-            except AttributeError:
-                launch = self._mine.launch = executable.starter()
-            launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, *addend)
-        else:
-            kept: list[Any] = [owner]
-            like = adapter.operand(a, "a")
-            temporaries: Scratch = lambda elements: scratch(like, elements, kept)  # noqa: E731
-            executable.run(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, temporaries, lent)
+        try:
+            launch = self._mine.launch
+        except AttributeError:
+            launch = self._mine.launch = executable.starter()
+        launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, *addend)
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:
@@ -253,7 +248,7 @@ class InPlace(Call):
             if high_a > low_b and high_b > low_a:
                 low_a = low_b = min(low_a, low_b)
                 high_a = high_b = max(high_a, high_b)
-            session, kept = self.session, list[Any]()
+            session = self.session
             over_host = session.over_host
             at_a = over_host(low_a, high_a - low_a) if high_a > low_a else None
             at_b = at_a
@@ -261,14 +256,10 @@ class InPlace(Call):
                 at_b = over_host(low_b, high_b - low_b) if high_b > low_b else None
             at_c = over_host(low_c, high_c - low_c)
 
-            def temporary(elements: int) -> tuple[Any, int]:
-                kept.append(session.allocate(4 * elements))
-                return kept[-1].handle, 0
-
             try:
                 self.executable.run(
                     at_a and at_a.handle, (a - low_a) // 4, at_b and at_b.handle, (b - low_b) // 4, at_c.handle, (c - low_c) // 4,
-                    alpha, beta, None, temporary,
+                    alpha, beta,
                 )  # fmt: skip
             finally:
                 session.in_sight(at_c)
@@ -423,7 +414,7 @@ def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: Vi
 
     ``d``: D's strides in C's shape; None if nothing is added.
     """
-    if not isinstance(call, OnDevice) or not call.executable.is_direct:
+    if not isinstance(call, OnDevice) or not call.executable.program.is_direct:
         return None
     executable, operand = call.executable, a.operand
     ((desc, selection),) = executable.selections.items()
@@ -490,13 +481,6 @@ def follow(session: Session, queue: Any, other: Any) -> None:
         session.wait(queue, session.record(other))
 
 
-def scratch(like: Operand, elements: int, kept: list[Any]) -> tuple[Any, int]:
-    """Return new memory on the device of ``like``, as handle and first element, from its library's stream-aware allocator."""
-    made = like.adapter.operand(like.adapter.empty(like, (elements,)), "scratch memory")
-    kept.append(made)
-    return (made.address, 0) if made.memory is None else (made.memory, made.address // 4)
-
-
 def copy(src: View, dst: View) -> None:
     """Copy ``src`` to ``dst``, on the device or on the host."""
     if src.operand.home.kind == HOST:
@@ -505,4 +489,4 @@ def copy(src: View, dst: View) -> None:
     steps = tuple(copies_between(src.shape, Place(0, 0), src.strides, Place(2, 0), dst.strides)) if 0 not in src.shape else ()
     session = session_at(src.operand.home, src.operand.queue)
     (from_, first), (to, second) = src.first, dst.first
-    executor_of(session).executable(Program(steps)).run(from_, first, None, 0, to, second, 1.0, 0.0, src.operand.queue)
+    executor_of(session).executable(Program(steps)).run(from_, first, 0, 0, to, second, 1.0, 0.0, src.operand.queue)

@@ -22,7 +22,7 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
 
     ``own``: only kernels of toprung's own are asked for.
     """
-    if not isinstance(desc, GemmDesc):
+    if desc.is_vector:
         return "as products with a vector are of float32"
     order, why = ranked(device, desc, precision, own)
     if not order or order[0].seconds == math.inf:

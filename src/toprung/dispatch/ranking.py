@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
@@ -58,14 +58,14 @@ def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = Fal
 
     ``in_family``: the best of its own family, else of its accuracy class.
     """
-    mine = candidate.family.relative_cost(device, desc, candidate.config)
-    if mine is None:
+    if desc.is_vector or device.kind != "gpu" or not candidate.family.predicts:
         return None
+    mine = candidate.family.cost(device, desc, candidate.config)
     if in_family:
         best = min((candidate.family.cost(device, desc, c) for c in candidate.family.candidates(device, desc)), default=0.0)
     else:
         best = next((p.seconds for p in ranked(device, desc, candidate.family.precision)), 0.0)
-    return mine / best if 0 < best < math.inf else None
+    return mine / best if mine < math.inf and 0 < best < math.inf else None
 
 
 def against_fp32(
@@ -76,7 +76,6 @@ def against_fp32(
     Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted
     seconds of its best candidate, by default of toprung's.
     """
-    assert isinstance(desc, GemmDesc)
     ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
     plain = cost_model.plain_fp32_seconds(desc)
     if plain - cost_model.PLAIN_START < ours * NEAR < math.inf:

@@ -115,7 +115,7 @@ def select(
 
 
 def group_family(
-    device: Device, desc: Desc, precision: str, needs: frozenset[str], own: bool = True
+    device: Device, desc: GemmDesc, precision: str, needs: frozenset[str], own: bool = True
 ) -> KernelFamily | None:  # fmt: skip
     """Return the family that computes a product best in one launch with others; None if it is faster by itself, or none can.
 
@@ -136,7 +136,7 @@ def group_family(
 
 @functools.lru_cache(4096)
 def _group_family(
-    device: Device, desc: Desc, precision: str, families: tuple[KernelFamily, ...], own: bool
+    device: Device, desc: GemmDesc, precision: str, families: tuple[KernelFamily, ...], own: bool
 ) -> tuple[bool, KernelFamily | None]:  # fmt: skip
     """Return True if one of the families can have a product in a group, and that one unless the product is faster by itself."""
     able = [(f.group_share(device, desc), f) for f in families]

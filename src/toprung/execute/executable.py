@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.backends.plan import BETA, A, C, KernelLaunch, Plan, Run
+from toprung.backends.plan import BETA, WORKSPACE, A, B, C, KernelLaunch, Plan, Run, moved, whole
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
 from toprung.gemm.desc import Desc
-from toprung.gemm.lowering import Copy, Multiply, Program
+from toprung.gemm.lowering import Copy, Program
+from toprung.kernels.base import Launches
 from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ACTIVATIONS, MOVE
-from toprung.kernels.launch import Foreign, launches_of, memory
-
-GROUPS = 1 << 20
-"""Largest number of work-groups of a copy: its work-items loop over more elements."""
-
-Scratch = Callable[[int], tuple[Any, int]]
-"""Number of elements → handle and first element of new memory that stays until the queue has passed."""
-
-Step = Callable[[list[Any], list[int], float, float, Any, Any], None]
-"""Function that launches one step: handles and first elements of all slots, α, β, the queue, lent scratch memory."""
+from toprung.kernels.launch import launches_of, longs, memory, walkers
 
 
 class Executable:
@@ -37,8 +29,8 @@ class Executable:
 
     Attributes
     ----------
-    workspace_bytes : bytes of scratch memory that a run takes of its queue, temporaries included
-    lent_bytes : bytes of them that a caller may lend as ``workspace``
+    plan : all launches of a run
+    lent_bytes : bytes of scratch memory that a caller may lend as ``workspace``
     launches : number of kernels that a run starts
 
     Raises
@@ -49,14 +41,16 @@ class Executable:
 
     def __init__(self, session: Session, program: Program, selections: Mapping[Desc, Selection]) -> None:
         self.session, self.program, self.selections = session, program, dict(selections)
-        device, every = session.device, self.selections.items()
-        self._launches = {desc: launches_of(session, desc, s.family, s.config, program.epilogue) for desc, s in every}
-        scratch = (s.family.workspace_bytes(device, desc, s.config) for desc, s in every)
-        self.lent_bytes = max((launches.plan.lent_bytes for launches in self._launches.values()), default=0)
-        self.workspace_bytes = max(scratch, default=0) + 4 * sum(program.temporaries)
-        counts = {desc: s.family.launch_count(device, desc, s.config) for desc, s in every}
-        self.launches = sum(counts[s.desc] if isinstance(s, Multiply) else 1 for s in program.steps)
-        self.is_direct = program.is_direct
+        every = self.selections.items()
+        self._each = {desc: launches_of(session, desc, s.family, s.config, program.epilogue) for desc, s in every}
+        if program.is_direct:
+            (self._launches,) = self._each.values()
+        else:
+            plans = {desc: launches.plan for desc, launches in self._each.items()}
+            self._launches = Launches(session, joined(session, program, plans))
+        self.plan = self._launches.plan
+        self.lent_bytes = self.plan.lent_bytes
+        self.launches = len(self.plan.due(1.0, 0.0))
         self._mine = threading.local()
         self._mine.run = self.starter()  # errors show now, not in the first run
 
@@ -64,12 +58,6 @@ class Executable:
     def of(cls, session: Session, desc: Desc, selected: Selection | Candidate) -> Executable:
         """Return the executable of one product with a configuration that somebody selected."""
         return cls(session, Program.of(desc), {desc: selected if isinstance(selected, Selection) else Selection(selected)})
-
-    @property
-    def plan(self) -> Plan | None:
-        """All launches of a run; None if it copies, too, or if another library launches."""
-        launches = next(iter(self._launches.values()), None) if self.is_direct else None
-        return None if isinstance(launches, Foreign | None) else launches.plan
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -101,7 +89,7 @@ class Executable:
     def counters(self) -> tuple[Callable[[], int], ...]:
         """Functions whose sum is ``escalated``, of families that compute anything again."""
         every = self.selections.items()
-        return tuple(self._launches[desc].escalated for desc, s in every if s.family.own and s.precision != "fp32")
+        return tuple(self._each[desc].escalated for desc, s in every if s.family.own and s.precision != "fp32")
 
     def escalated(self) -> int:
         """Return the number of pieces of C that all runs so far computed again in plain fp32; waits for the device."""
@@ -109,7 +97,7 @@ class Executable:
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        scratch: Scratch | None = None, workspace: Any = None, addend: int | None = None,
+        workspace: Any = None, addend: int = 0,
     ) -> None:  # fmt: skip
         """Put the product into a queue; never waits.
 
@@ -117,10 +105,9 @@ class Executable:
 
         Parameters
         ----------
-        a, b, c : handles of memory (``Buffer.handle``). For a ``GemvDesc`` B is x and C is y
+        a, b, c : handles of memory (``Buffer.handle``), 0 for what the program does not read. For a ``GemvDesc`` B is x and C is y
         offset_a, offset_b, offset_c : index of the first element in each
         queue : a CUDA stream's handle, a pyopencl queue; None: the session's own
-        scratch : source of the program's temporaries; needed if it has any
         workspace : handle of ``lent_bytes`` of scratch memory that stays until the queue has passed; None: the session's own
         addend : address of what the program's epilogue adds; only with one
         """
@@ -128,76 +115,63 @@ class Executable:
             run = self._mine.run
         except AttributeError:
             run = self._mine.run = self.starter()
-        if self.program.epilogue:
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend or 0)
-        elif self.is_direct:
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)
-        else:
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, scratch)
+        run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend)
 
     def starter(self) -> Run:
-        """Return a function that does the same as ``run`` without any look-up; without ``scratch`` if ``is_direct``.
+        """Return a function that does the same as ``run`` without any look-up.
 
         It keeps its arguments in one place: give each thread its own.
         """
-        starters = {desc: launches.starter() for desc, launches in self._launches.items()}
-        if self.is_direct:
-            return next(iter(starters.values()))
-        temporaries = self.program.temporaries
-        steps = [
-            _multiply(starters[step.desc], step) if isinstance(step, Multiply) else _copy(self.session, step)
-            for step in self.program.steps
-        ]
-
-        def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            workspace: Any = None, scratch: Scratch | None = None,
-        ) -> None:  # fmt: skip
-            handles, first = [a, b, c], [offset_a, offset_b, offset_c]
-            for elements in temporaries:
-                assert scratch is not None, "the program has temporaries"
-                handle, offset = scratch(elements)
-                handles.append(handle)
-                first.append(offset)
-            for step in steps:
-                step(handles, first, alpha, beta, queue, workspace)
-
-        return run
+        return self._launches.starter()
 
     def reserve(self, queue: Any = None) -> None:
         """Allocate the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
-        for launches in self._launches.values():
-            launches.reserve(queue)
+        self._launches.reserve(queue)
 
     def accepts(self, packed: Any) -> bool:
         """Return True if ``run`` can have a prepacked B in place of B's handle."""
-        return packed is not None and self.is_direct and all(launches.accepts(packed) for launches in self._launches.values())
+        return packed is not None and self._launches.accepts(packed)
 
     def __str__(self) -> str:
         return f"{self.program}: {', '.join(self.kernels)}" if self.program.steps else "nothing"
 
 
-def _multiply(launch: Run, step: Multiply) -> Step:
-    (a, at_a), (b, at_b), (c, at_c) = step.a, step.b, step.c
+def joined(session: Session, program: Program, plans: Mapping[Desc, Plan]) -> Plan:
+    """Return the plan of a program's steps. Its temporaries are behind the scratch memory of its products."""
+    nbytes = whole(max((plan.workspace_bytes for plan in plans.values()), default=0))
+    slots = [(A, 0), (B, 0), (C, 0)]  # slot and first element of each operand and temporary
+    for elements in program.temporaries:
+        slots.append((WORKSPACE, nbytes // 4))
+        nbytes += whole(4 * elements)
 
-    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:
-        launch(handles[a], first[a] + at_a, handles[b], first[b] + at_b, handles[c], first[c] + at_c, alpha, beta, queue, workspace)
+    def at(operand: int, offset: int) -> tuple[int, int]:
+        slot, first = slots[operand]
+        return slot, first + offset
 
-    return run
+    def launches(scales: bool) -> Iterator[KernelLaunch]:
+        for step in program.steps:
+            if isinstance(step, Copy):
+                yield moved(_copy(session, step), {A: at(*step.src), C: at(*step.dst)})
+            else:
+                plan, places = plans[step.desc], {A: at(*step.a), B: at(*step.b), C: at(*step.c)}
+                some = plan.scales if scales and plan.scales is not None else plan.launches
+                yield from (moved(one, places, plan.sizes) for one in some)
+
+    return Plan(
+        list(launches(False)),
+        list(launches(True)) if any(plan.scales is not None for plan in plans.values()) else None,
+        nbytes,
+        max((plan.flags_bytes for plan in plans.values()), default=0),
+        kept=tuple(kept for plan in plans.values() for kept in plan.kept),
+    )
 
 
-def _copy(session: Session, step: Copy) -> Step:
+def _copy(session: Session, step: Copy) -> KernelLaunch:
+    """Return the launch of a copy from A to C."""
     tile, switches = MOVE.tile_for(session.device), {"ACTIVATION": ACTIVATIONS.get(step.activation, 0)}
     planes, rows, cols = step.shape
     elements = planes * rows * cols
-    fixed = [np.uint64(rows), np.uint64(cols), np.uint64(elements), *(np.int64(s) for s in (*step.src_strides, *step.dst_strides))]
-    groups = (min(-(-elements // tile.work_items), GROUPS),)
-    kernel = loaded(session, MOVE, tile, switches)
-    move = KernelLaunch("move", kernel, groups, (tile.work_items,), (*memory(A), *memory(C), BETA, *fixed))
-    launch = session.launcher(Plan([move]))
-    (src, at_src), (dst, at_dst), scaled = step.src, step.dst, step.beta
-
-    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:
-        launch(handles[src], first[src] + at_src, 0, 0, handles[dst], first[dst] + at_dst, 1.0, beta if scaled else 1.0, queue)
-
-    return run
+    fixed = [*map(np.uint64, (rows, cols, elements)), *longs(*step.src_strides, *step.dst_strides)]
+    kernel, factor = loaded(session, MOVE, tile, switches), BETA if step.beta else np.float32(1.0)
+    groups = walkers(elements, tile.work_items)
+    return KernelLaunch("move", kernel, groups, (tile.work_items,), (*memory(A), *memory(C), factor, *fixed))

@@ -17,7 +17,7 @@ from toprung.dispatch.selection import Selection
 from toprung.execute.executable import Executable
 from toprung.execute.lane import Lane
 from toprung.forks import renewed
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.gemm.lowering import Layout, Program, lower
 
 KEPT = 4096
@@ -100,7 +100,7 @@ class Executor:
     def select(self, desc: Desc, own: bool, precision: str, queue: Any = None) -> Selection:
         """Return the selection for a product, measured first if the autotune level says so, and verified if it is unproven."""
         device, store = self.session.device, self.autotuner.store
-        if isinstance(desc, GemmDesc) and desc.is_mixed:
+        if not desc.is_vector and desc.is_mixed:
             halves = mixed.select(device, desc, precision, own)
             assert isinstance(halves, Selection), "the operands are converted first"
             return halves

@@ -176,7 +176,7 @@ class _Staged:
             ready = self.executor.strided(x, y, z, self.alpha, beta, self.own, self.precision)
             first = self._slot("A", slots[0], flat[0], (i, n, p, m, r, d), transfers) if d else None
             second = self._slot("B", slots[1], flat[1], (i, n, r, d, q, w), transfers) if d else None
-            at_a, at_b = (s.buffer.handle if s else None for s in (first, second))
+            at_a, at_b = (s.buffer.handle if s else 0 for s in (first, second))
             ready.run(at_a, 0, at_b, 0, out.buffer.handle, 0, self.alpha, beta, lane.work)
             done = session.record(lane.work)
             for slot in (first, second):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toprung.backends.base import Session
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile
-from toprung.gemm.desc import Desc, GemvDesc, described
+from toprung.gemm.desc import Desc, described
 from toprung.kernels.launch import launches_of
 from toprung.oracle.check import GUARD, Oracle, hostile
 from toprung.oracle.gemm import Gemm
@@ -46,7 +46,7 @@ def small_problem(desc: Desc, candidate: Candidate, alpha: float, beta: float) -
     """Return a small problem of a product's kind with edges in every direction, and the candidate for it."""
     (rows, cols, depth), config = candidate.family.test_problem(desc, candidate.config)
     small = Candidate(candidate.family, config)
-    if isinstance(desc, GemvDesc):
+    if desc.is_vector:
         sizes = (depth, rows) if desc.trans else (rows, depth)
         return Gemv(*sizes, alpha, beta, incx=max(desc.incx, 1), trans="T" if desc.trans else "N"), small
     return Gemm(rows, cols, depth, alpha, beta, trans=desc.trans, batch=min(desc.batch, 2)), small

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from toprung import forks
 from toprung.errors import BadSize, Unsupported
@@ -144,7 +144,7 @@ class GemmDesc:
             # interleaved matrices could be told apart, but nobody lays results out like that
             raise BadSize(f"stride_c = {self.stride_c}: the {self.batch} matrices of C must not overlap, {self.extents[2]} apart")
 
-    is_vector: ClassVar[bool] = False
+    is_vector: ClassVar[Literal[False]] = False
 
     @property
     def is_empty(self) -> bool:
@@ -278,7 +278,7 @@ class GemvDesc:
         if not self.incx or not self.incy:
             raise BadSize("incx and incy must not be 0")
 
-    is_vector: ClassVar[bool] = True
+    is_vector: ClassVar[Literal[True]] = True
     batch: ClassVar[int] = 1
 
     @property
@@ -317,6 +317,11 @@ class GemvDesc:
     def depth(self) -> int:
         """Number of terms of each sum: the elements of x."""
         return self.M if self.trans else self.N
+
+    @property
+    def rows_read(self) -> int:
+        """Number of rows of op(A), and x as one more."""
+        return self.length + 1
 
     @property
     def extent(self) -> int:

@@ -249,7 +249,7 @@ def epilogue_of(
     shape, c : shape and strides of the result, from which the descriptor was made
     d : strides of what is added, in the same shape; None if nothing is
     """
-    if not isinstance(desc, GemmDesc):
+    if desc.is_vector:
         return None
     if d is None:
         return Epilogue(activation=activation)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,8 @@ Point = Mapping[str, int]
 
 OwnDesc: TypeAlias = Any
 """Type of the products that a family computes, which it names: ``GemmDesc`` or ``Desc``."""
-OwnConfig: TypeAlias = Any
-"""Type of a family's own configurations, which it names."""
+
+TILE = tuple(one.name for one in fields(Tile))
 
 
 class KernelConfig(ABC):
@@ -49,20 +49,26 @@ class KernelConfig(ABC):
 
     @abstractmethod
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the configuration as plain data: ``tile`` and ``options``, names with whole numbers. ``decode`` is the inverse."""
+        """Return the configuration as plain data: ``tile`` and ``options``, names with whole numbers."""
+
+    @classmethod
+    @abstractmethod
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        """Return the inverse of ``encode``; ValueError for what no configuration is."""
 
     @property
     def slices(self) -> int:
         """Slices of K whose results another pass adds."""
         return 1
 
+    @classmethod
+    def axes(cls) -> Axes:
+        """Return the values of each field that a search may try."""
+        return {}
 
-def tile_of(stored: Mapping[str, int]) -> Tile:
-    """Return a tile from plain data; ValueError if it is none."""
-    try:
-        return Tile(**stored)
-    except TypeError as error:
-        raise ValueError(f"no tile is {dict(stored)}: {error}") from None
+    def refused(self) -> str:
+        """Return why no device runs the kernel, as a sentence; empty where one does."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,13 @@ class TileConfig(KernelConfig):
     def encode(self) -> dict[str, dict[str, int]]:
         return {"tile": self.tile.given(), "options": dict(self.options)}
 
+    @classmethod
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        try:
+            return cls(Tile(**tile), tuple(sorted(options.items())))
+        except TypeError as error:
+            raise ValueError(f"it needs a tile, not {dict(tile)}: {error}") from None
+
     @property
     def slices(self) -> int:
         return self.tile.SPLIT_K or 1
@@ -83,15 +96,99 @@ class TileConfig(KernelConfig):
         return str(self.tile)
 
 
+def parameter(*values: int, name: str = "", unit: int = 1, optional: bool = False) -> Any:
+    """Return a field of a ``FieldsConfig``.
+
+    Parameters
+    ----------
+    values : the default, and what else a search tries
+    name : name in the store, of a tile's parameter or of an option; the field's own by default
+    unit : factor of the stored number
+    optional : the default is not stored
+    """
+    return field(default=values[0], metadata={"values": values, "name": name, "unit": unit, "optional": optional})
+
+
 @dataclass(frozen=True)
-class NoConfig(KernelConfig):
-    """The configuration of somebody else's kernel: there is nothing of ours to choose."""
+class FieldsConfig(KernelConfig):
+    """A configuration whose fields are ``parameter``s, from which all else follows.
+
+    Attributes
+    ----------
+    fixed : parameters of the tile that all configurations share
+    former : options that older entries of a store have and that mean nothing now
+    """
+
+    fixed: ClassVar[Mapping[str, int]] = {}
+    former: ClassVar[frozenset[str]] = frozenset()
 
     def encode(self) -> dict[str, dict[str, int]]:
-        return {"tile": {}, "options": {}}
+        found = dict(self.fixed)
+        for name, one, meta in self._stored():
+            if (value := getattr(self, one.name)) != one.default or not meta["optional"]:
+                found[name] = value * meta["unit"]
+        tile = {name: found.pop(name) for name in TILE if name in found}
+        return {"tile": tile, "options": dict(sorted(found.items()))}
+
+    @classmethod
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        given = {**tile, **options}
+        needed = {*cls.fixed, *(name for name, _, meta in cls._stored() if not meta["optional"])}
+        known = {*needed, *cls.former, *(name for name, _, _ in cls._stored())}
+        if not needed <= given.keys() <= known or not tile.keys() <= {*TILE}:
+            tiles, others = (", ".join(sorted(n for n in needed if (n in TILE) is where)) for where in (True, False))
+            what = f"it needs a tile with {tiles} and options {others}" if needed else "it has neither tile nor switches of ours"
+            raise ValueError(f"{what}, not {given}")
+        made = {}
+        for name, one, meta in cls._stored():
+            made[one.name], rest = divmod(given.get(name, one.default), meta["unit"])
+            if rest:
+                raise ValueError(f"{name} is a multiple of {meta['unit']}, not {given[name]}")
+        if changed := {name: given[name] for name, value in cls.fixed.items() if given[name] != value}:
+            raise ValueError(f"a tile has {dict(cls.fixed)}, not {changed}")
+        config = cls(**made)
+        if reason := config.malformed():
+            raise ValueError(reason)
+        return config
+
+    @classmethod
+    def _stored(cls) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+        """Yield the name of each parameter in a store, the field, and what ``parameter`` was told."""
+        return ((one.metadata["name"] or one.name, one, one.metadata) for one in fields(cls) if one.metadata)
+
+    @classmethod
+    def axes(cls) -> Axes:
+        return {one.name: meta["values"] for _, one, meta in cls._stored() if len(meta["values"]) > 1}
+
+    @property
+    def tile(self) -> Tile:
+        """The block as a tile."""
+        return Tile(**self.encode()["tile"])
+
+    def malformed(self) -> str:
+        """Return why there is no such kernel: ``refused``, unless older entries name what is refused now."""
+        return self.refused()
+
+    def __str__(self) -> str:
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class NoConfig(FieldsConfig):
+    """The configuration of somebody else's kernel: there is nothing of ours to choose."""
 
     def __str__(self) -> str:
         return ""
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Config = TypeVar("Config", bound=KernelConfig, default=Any)
+else:
+    from typing import TypeVar
+
+    Config = TypeVar("Config")  # defaults of type variables came with Python 3.13
 
 
 class PackedOperand(Protocol):
@@ -190,12 +287,16 @@ class GroupLaunches(ABC):
         return ()
 
 
-class KernelFamily(ABC):
+class KernelFamily(ABC, Generic[Config]):
     """One kernel family.
 
     Attributes
     ----------
     name : as receipts and the store name it
+    config : type of its configurations
+    searched : True if the fields of ``config`` are axes of a search
+    ranked : True if ``toprung.lab.bounds.rank`` predicts its configurations, tunable blocks
+    predicts : True if its model tells configurations apart well enough to overrule a measured neighbour
     precision : accuracy class that it promises, by its name in ``toprung.oracle.precision``
     own : True for kernels of toprung's own, False for what is installed
     memory : where operands lie, ``"device"`` or ``"host"``
@@ -206,6 +307,10 @@ class KernelFamily(ABC):
     """
 
     name: ClassVar[str]
+    config: type[Config] = NoConfig  # type: ignore[assignment]
+    searched: ClassVar[bool] = False
+    ranked: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
     precision: ClassVar[str] = "fp32"
     own: ClassVar[bool] = True
     memory: ClassVar[str] = "device"
@@ -220,30 +325,25 @@ class KernelFamily(ABC):
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the family cannot compute a product on a device, as a sentence; empty if it can."""
 
-    @abstractmethod
-    def candidates(self, device: Device, desc: OwnDesc) -> Iterable[KernelConfig]:
+    def candidates(self, device: Device, desc: OwnDesc) -> Iterable[Config]:
         """Return the configurations worth considering for a product that ``supports`` allows; of equal cost the first counts."""
+        return [self.config()]
 
     @abstractmethod
-    def cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float:
+    def cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
-
-    def relative_cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float | None:
-        """Return ``cost`` if the model tells configurations apart well enough to overrule a measured neighbour; else None."""
-        return None
 
     def host_seconds(self, flops: int) -> float:
         """Return the predicted seconds of a product of host arrays by its operations, for families with ``memory = "host"``."""
         return float("inf")
 
-    def reason(self, device: Device, desc: OwnDesc, config: OwnConfig) -> str:
+    def reason(self, device: Device, desc: OwnDesc, config: Config) -> str:
         """Return why the model would take a configuration, a sentence for the receipt."""
         return ""
 
     # what running asks
 
-    @abstractmethod
-    def compile(self, session: Session, desc: OwnDesc, config: OwnConfig) -> Launches:
+    def compile(self, session: Session, desc: OwnDesc, config: Config) -> Launches:
         """Compile and lay out the launches. α = 0, K = 0 and empty results never get here.
 
         Raises
@@ -251,16 +351,12 @@ class KernelFamily(ABC):
         BuildError, IllegalTile, LaunchError
             the device cannot run the configuration; nothing was launched
         """
+        return self.fused(session, desc, config, None)
 
-    def fused(self, session: Session, desc: OwnDesc, config: OwnConfig, epilogue: Epilogue) -> Launches:
-        """Compile and lay out launches that compute an epilogue, too; ``epilogues`` has all that it needs.
+    def fused(self, session: Session, desc: OwnDesc, config: Config, epilogue: Epilogue | None) -> Launches:
+        """Compile and lay out launches that compute an epilogue, too, like ``compile``; ``epilogues`` has all that it needs.
 
         Their ``Run`` takes one argument more, ``addend``: the address of D, which is read where β is not 0. α = 0 gets here.
-
-        Raises
-        ------
-        BuildError, LaunchError
-            the device cannot run the configuration; nothing was launched
         """
         raise NotImplementedError
 
@@ -287,17 +383,9 @@ class KernelFamily(ABC):
         """
         return None
 
-    def workspace_bytes(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
-        """Return the scratch memory of a product, in bytes."""
-        return 0
-
-    def launch_count(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
-        """Return how many kernels a product starts."""
-        return 1
-
     # what the store asks
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Config:
         """Return the configuration that ``encode`` gave, or that anybody wrote into a store.
 
         Raises
@@ -305,11 +393,12 @@ class KernelFamily(ABC):
         ValueError
             nothing that the family can ever be; the message says why
         """
-        if tile or options:
-            raise ValueError(f"{self.name} has neither tile nor switches of ours")
-        return NoConfig()
+        try:
+            return self.config.decode(tile, options)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
 
-    def adapt(self, device: Device, desc: OwnDesc, config: OwnConfig, measured: OwnDesc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: OwnDesc, config: Config, measured: OwnDesc, exact: bool) -> Config | str:
         """Return a configuration measured on one product as it suits another, or why it does not.
 
         Parameters
@@ -329,42 +418,39 @@ class KernelFamily(ABC):
 
     # what verification and the tuner ask
 
-    def test_problem(self, desc: OwnDesc, config: OwnConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: OwnDesc, config: Config) -> tuple[tuple[int, int, int], Config]:
         """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it."""
         raise NotImplementedError
 
-    def source(self, device: Device, config: OwnConfig) -> Source | None:
+    def source(self, device: Device, config: Config) -> Source | None:
         """Return the source of the launch that takes longest to compile; None where nothing of ours is compiled."""
         return None
 
-    def sources(self, device: Device, desc: OwnDesc, config: OwnConfig) -> list[Source]:
+    def sources(self, device: Device, desc: OwnDesc, config: Config) -> list[Source]:
         """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing."""
         one = self.source(device, config)
         return [one] if one is not None else []
 
     def space(self, device: Device, desc: OwnDesc) -> Axes:
         """Return the axes of a search for a product; empty where there is nothing to search."""
-        return {}
+        return self.config.axes() if self.searched and not self.supports(device, desc) else {}
 
-    def at(self, device: Device, desc: OwnDesc, point: Point) -> KernelConfig | None:
+    def at(self, device: Device, desc: OwnDesc, point: Point) -> Config | None:
         """Return the configuration at a point of the axes; None if it is not legal."""
-        return None
+        config = self.config(**point)
+        return None if config.refused() else config
 
-    def point(self, config: OwnConfig) -> Point:
+    def point(self, config: Config) -> Point:
         """Return the point nearest to a configuration: the inverse of ``at``."""
-        raise NotImplementedError
+        return {name: getattr(config, name) for name in self.config.axes()}
 
     def starts(self, device: Device, desc: OwnDesc) -> Iterator[Point] | None:
         """Return points from which a search starts; None for all of the space."""
         return None
 
-    def search_cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float:
+    def search_cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
         """Return the prediction by which a search orders configurations; what is small is tried first."""
         return self.cost(device, desc, config)
-
-    def blocked(self, config: OwnConfig) -> TileConfig | None:
-        """Return the configuration as ``toprung.lab.bounds.rank`` can predict it, a tunable block; None if it cannot."""
-        return None
 
     def __repr__(self) -> str:
         return f"<kernel family {self.name}>"

@@ -13,7 +13,7 @@ from toprung.device import Device
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, widest
 from toprung.kernels import cost_model
 from toprung.kernels.base import Switches
-from toprung.kernels.record import LibraryKernel, Switch
+from toprung.kernels.record import Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
@@ -29,9 +29,6 @@ UNCUT = 1 << 22
 """Results of C from which on cuBLAS's sums are one chain, as in batches: ours may be there, in tiles that are faster so."""
 SHALLOW, UNCUT_SHALLOW = 128, 1 << 20
 """K up to which so many results are enough for that: a vendor has nothing to cut there either."""
-
-LARGEST_PIECE, DEEPEST = 1024, 512
-"""Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
 
 
 def shortest_chain(K: int, tile: Tile) -> int:
@@ -167,16 +164,6 @@ def layout_options(desc: GemmDesc, tile: Tile, options: dict[str, int], width: i
     if not desc.index32:
         options["INDEX32"] = 0
     return tuple(sorted(options.items()))
-
-
-def check_candidate(record: LibraryKernel, tile: Tile, options: Switches) -> None:
-    """Raise ValueError for a tile that is never built, or a switch or value that the kernel does not have."""
-    if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
-        raise ValueError("its tile is larger than is ever built")
-    known = {s.name: s.values for s in record.switches}
-    for name, value in options:
-        if value not in known.get(name, ()):
-            raise ValueError(f"{record.name} has no switch {name}={value}")
 
 
 # what the heuristic weighs on a GPU

@@ -58,6 +58,14 @@ LOADED: dict[str, str] = {}
 """Texts of all kernels that this process has loaded, each with a name, for the records that it writes."""
 
 
+class _Compiling(threading.local):
+    seconds = 0.0
+
+
+compiling = _Compiling()
+"""CPU seconds that this thread has spent in compilers, which run without the GIL."""
+
+
 def build(record: Record, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled[Record]:
     """Compile a kernel, or load its binary from the cache; ``own`` is machine code to be used in its place.
 
@@ -98,7 +106,9 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
             return session.load(binary, source), True
         except BuildError:
             pass  # made by another runtime with the same fingerprint
+    began = time.thread_time()
     binary = session.compile(source)
+    compiling.seconds += time.thread_time() - began
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)
     return kernel, False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from toprung.device import Device
-from toprung.gemm.desc import GemmDesc
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.split_k import FEW_PARTS
 from toprung.tile import Tile
 
@@ -381,10 +381,10 @@ MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 
 
-def plain_fp32_seconds(desc: GemmDesc) -> float:
+def plain_fp32_seconds(desc: Desc) -> float:
     """Return the seconds that the best plain fp32 kernel takes about, by operations and bytes alone."""
-    bytes_ = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch)
-    return PLAIN_START + max(2.0 * desc.M * desc.N * desc.K * desc.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
+    bytes_ = 4 * (desc.rows_read * desc.depth + desc.result.elements)
+    return PLAIN_START + max(desc.flops / PLAIN_RATE, bytes_ / MEMORY_RATE)
 
 
 def hz(device: Device) -> float:

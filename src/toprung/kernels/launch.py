@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,20 +11,22 @@ from toprung.backends.base import Session
 from toprung.backends.plan import (
     ALPHA,
     BETA,
-    SMALLEST,
     WORKSPACE,
     A,
+    Address,
     Argument,
     B,
     C,
     First,
     Handle,
     KernelLaunch,
+    Library,
     Plan,
     Run,
+    moved,
     pieces,
 )
-from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, TileConfig
 from toprung.kernels.build import loaded
@@ -117,11 +118,6 @@ def in_chains(session: Session, desc: GemmDesc, longest: int, make: Callable[[Ge
     return Launches(session, pieces((made[depth], longest * i * on_a, longest * i * on_b) for i, depth in enumerate(depths)))
 
 
-def split_k_bytes(desc: Desc, slices: int) -> int:
-    """Return the scratch memory of split-K: a result for each slice."""
-    return 4 * slices * desc.result.elements if slices > 1 else 0
-
-
 def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Plan:
     """Return the plan of ``main``, and with several slices of K of a second pass.
 
@@ -133,39 +129,17 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     c, tile = desc.result, ADD.tile_for(session.device)
     if slices <= FEW_PARTS:
         tile = replace(tile, BM=1, BN=tile.work_items)
-    width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if isinstance(desc, GemmDesc) else 1
+    width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if not desc.is_vector else 1
     fixed = [*uints(c.cols, slices), *longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]
     switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
     kernel, groups = loaded(session, ADD, tile, switches), (-(-c.elements // (tile.DN * width)),)
     add = KernelLaunch("add", kernel, groups, (tile.work_items,), (*memory(WORKSPACE), *memory(C), ALPHA, BETA, *fixed))
-    unscaled = [replace(one, arguments=[_instead(x) for x in one.arguments]) for one in main]
-    return Plan([*unscaled, add], workspace_bytes=split_k_bytes(desc, slices))
+    unscaled = [moved(one, {C: (WORKSPACE, 0)}, numbers={ALPHA: 1.0, BETA: 0.0}) for one in main]
+    return Plan([*unscaled, add], workspace_bytes=4 * slices * c.elements)
 
 
-def _instead(argument: Argument) -> Argument:
-    """Return an argument of a launch that writes unscaled sums into scratch memory in place of C."""
-    if isinstance(argument, Handle | First) and argument.slot == C:
-        return replace(argument, slot=WORKSPACE)
-    return np.float32(1.0) if argument is ALPHA else np.float32(0.0) if argument is BETA else argument
-
-
-class Foreign(Launches):
-    """Launches of another library, which has a function for them and no plan."""
-
-    def __init__(self, session: Session, make: Callable[[], Run]) -> None:
-        super().__init__(session, Plan(()))
-        self._make = make
-
-    def starter(self) -> Run:
-        multiply, scale = self._make(), self.session.launcher(self.plan)
-
-        def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            *_: Any,
-        ) -> None:  # fmt: skip
-            if -SMALLEST <= alpha <= SMALLEST:
-                scale(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
-            else:
-                multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
-
-        return run
+def foreign(session: Session, desc: Desc, make: Callable[[], Run]) -> Launches:
+    """Return the launch of another library: ``make`` returns, for one thread, the function that makes it."""
+    sizes = (ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]) if isinstance(desc, GemmDesc) else (4, 4)
+    places = (Address(A), Address(B), Address(C))
+    return Launches(session, Plan([KernelLaunch("multiply", Library(make), (), (), places)], sizes=sizes))

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from toprung import backends
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.device import Device
 from toprung.errors import BadCubin, BadRung, IllegalTile, SwitchRefused, UnknownName
-from toprung.kernels.base import Switches, TileConfig
+from toprung.kernels.base import KernelFamily, Switches, TileConfig
 from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".wgsl": "wgsl", ".cubin": "cubin"}
 """Language of a kernel by its file's suffix."""
 INCLUDE = re.compile(r'^#include "((?:\.\./)*(?:\w+/)*[\w.]+)".*$', re.MULTILINE)
+
+LARGEST_PIECE, DEEPEST = 1024, 512
+"""Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
 
 Options = Mapping[str, int]
 """A value for each switch of a kernel."""
@@ -204,6 +209,20 @@ class LibraryKernel(KernelRecord):
             return str(error)
         return self.needs(device) or "; ".join(broken(self.all_rules(switches), replace(config.tile, SPLIT_K=None), device))
 
+    def check_built(self, config: TileConfig) -> None:
+        """Raise ValueError for a tile that is never built, or a switch or value that the kernel does not have."""
+        tile = config.tile
+        if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
+            raise ValueError("its tile is larger than is ever built")
+        known = {s.name: s.values for s in self.switches}
+        for name, value in config.options:
+            if value not in known.get(name, ()):
+                raise ValueError(f"{self.name} has no switch {name}={value}")
+
+    def complete(self, device: Device, options: Iterable[tuple[str, int]]) -> Switches:
+        """Return every switch with its value, sorted by name."""
+        return tuple(sorted(self.options(device, dict(options)).items()))
+
     def source_for(self, tile: Tile, options: Switches, device: Device) -> Source:
         """Return what is compiled for a tile and switches; the number of K slices is the launch's affair."""
         return kernel_source(self, replace(tile, SPLIT_K=None), self.options(device, dict(options)))
@@ -212,6 +231,48 @@ class LibraryKernel(KernelRecord):
         """Return the name by which a profiler shows the kernel."""
         sides = [n for n in (tile.BM, tile.BN, tile.BK) if n]
         return "_".join([self.name.replace("/", "_"), *(["x".join(map(str, sides))] if sides else [])])
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Tiles = TypeVar("Tiles", bound=TileConfig, default=TileConfig)
+else:
+    from typing import TypeVar
+
+    Tiles = TypeVar("Tiles")
+
+
+class RecordFamily(KernelFamily[Tiles]):
+    """A family of kernels with records, whose configurations are a tile and switches.
+
+    Attributes
+    ----------
+    records : in the order in which their sources identify the code
+    """
+
+    config: type[Tiles] = TileConfig  # type: ignore[assignment]
+    records: tuple[LibraryKernel, ...]
+
+    def record(self, config: Tiles) -> LibraryKernel:
+        """Return the record of a configuration's product kernel; ValueError for a tile that has none."""
+        return self.records[0]
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Tiles:
+        made = super().decode(tile, options)
+        self.record(made).check_built(made)
+        return made
+
+    def complete(self, device: Device, config: Tiles) -> Tiles | str:
+        """Return a configuration with every switch, or why the device cannot run it."""
+        record = self.record(config)
+        return record.refused(config, device) or replace(config, options=record.complete(device, config.options))
+
+    def texts(self, backend: str) -> Iterable[str]:
+        return [backends.prelude(backend), *(record.text() for record in self.records)]
+
+    def source(self, device: Device, config: Tiles) -> Source:
+        return self.record(config).source_for(config.tile, config.options, device)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from toprung.gemm.classes import class_of
-from toprung.gemm.desc import ALIGNED, Desc, GemvDesc
+from toprung.gemm.desc import ALIGNED, Desc
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 
@@ -26,7 +26,7 @@ def problem_like(desc: Desc) -> Gemm | Gemv | None:
     """
     beta = 0.0 if desc.beta_zero else 1.0
     made: Iterator[Gemm | Gemv]
-    if isinstance(desc, GemvDesc):
+    if desc.is_vector:
         if min(desc.incx, desc.incy) < 1:
             return None
         gemv = Gemv(desc.M, desc.N, beta=beta, incx=desc.incx, incy=desc.incy, trans="T" if desc.trans else "N")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from toprung.backends import native_plan
 from toprung.cli.common import checked_file, errors_console
 from toprung.errors import NotWritten, ToprungError
 from toprung.paths import deliver
@@ -38,13 +39,12 @@ VALUED = ("--precision", "--min-flops", "--report", "--audit")
 
 
 class _Build(argparse.Action):
-    """Option that compiles the bridge and ends the program."""
+    """Option that compiles what the wheel has compiled, and ends the program."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *what: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:
-            print(
-                f"{bridge.build()}: overrides in C++ for PyTorch {torch.__version__}, which toprung.torch.enable() uses from now on"
-            )
+            for make, what in ((bridge.build, f"overrides for PyTorch {torch.__version__}"), (native_plan.build, "toprung.matmul")):
+                print(f"{make()}: {what} in C++, used from now on")
         except ToprungError as error:
             parser.error(str(error))
         parser.exit()
@@ -72,7 +72,8 @@ def main(given: list[str] | None = None) -> None:
         "FILE, or as a table on stderr (no FILE, or -)",
     )  # fmt: skip
     parser.add_argument(
-        "--build", action=_Build, nargs=0, help="compile overrides in C++, so that products PyTorch keeps enter no Python, and end"
+        "--build", action=_Build, nargs=0,
+        help="compile overrides in C++, so that products enter no Python, and the entry of toprung.matmul, and end",
     )  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a file")
     parser.add_argument("program", help="file, or module with -m")

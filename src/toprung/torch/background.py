@@ -1,6 +1,6 @@
 """Preparation of kernels beside the program: selecting, compiling and loading, so that no product has to wait for them.
 
-Compilers run without the GIL, but selection holds it. So jobs begin one after another with a pause between, unless somebody waits.
+Compilers run without the GIL, but selection holds it. So a pause follows each job, by the time it took, unless somebody waits.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import math
 import queue
 import threading
 import time
@@ -15,16 +16,10 @@ from collections.abc import Callable, Iterator
 
 from toprung.errors import NotReady
 from toprung.forks import in_child, renewed
+from toprung.kernels import build
 
-WORKERS = 4
-"""Threads that prepare kernels: NVRTC lets Python go on while it compiles."""
-
-PREPARING = 3e-3
-"""Seconds for which preparing a kind of product holds the GIL, about: with its kernel compiled before it took 2 to 3 ms on the
-host of an H200. ``benchmarks/preparing.py`` measures it."""
-
-PAUSE = PREPARING / 0.03
-"""Seconds between the beginnings of two jobs: preparing takes 3 % of the program's time at most."""
+SHARE = 0.02
+"""Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
@@ -34,6 +29,11 @@ LONGEST = 600.0
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""
+
+
+def held() -> float:
+    """Return the CPU seconds of this thread, without those in compilers: for so long it may have held the GIL."""
+    return time.thread_time() - build.compiling.seconds
 
 
 class Job:
@@ -65,16 +65,22 @@ class Job:
 
 
 class Background:
-    """Threads that do jobs, the urgent ones first; started with the first job."""
+    """A thread that does jobs, the urgent ones first; started with the first job. One is enough: kernels are built in turn."""
 
     def __init__(self) -> None:
         self._jobs: queue.PriorityQueue[tuple[int, int, Job | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._open: set[Job] = set()
         self._lock = renewed(threading.Lock())
         self._ending = False
-        self._next, self._waiting, self._hurry = 0.0, 0, threading.Event()
+        self._used, self._counted = 0.0, -1  # the first job opens the device and reads the stores: it does not count
+        self._waiting, self._hurry = 0, threading.Event()
+
+    @property
+    def cost(self) -> float:
+        """Mean of the seconds for which a job held the GIL; as long as none was counted 0, or infinity while one is open."""
+        return self._used / self._counted if self._counted > 0 else math.inf if self._open else 0.0
 
     def begin(self, job: Job, order: int = URGENT) -> None:
         """Have a job done, whose work may not raise, unless it has begun."""
@@ -88,10 +94,9 @@ class Background:
             return
         with self._lock:
             self._open.add(job)
-            if len(self._threads) < min(WORKERS, len(self._open)):
-                thread = threading.Thread(target=self._run, name="toprung-prepares", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="toprung-prepares", daemon=True)
+                self._thread.start()
         self._jobs.put((order, next(self._numbers), job))
 
     @contextlib.contextmanager
@@ -111,20 +116,20 @@ class Background:
     def _run(self) -> None:
         while True:
             _, _, job = self._jobs.get()
-            with self._lock:
-                now = time.monotonic()
-                pause = max(self._next - now, 0.0)
-                self._next = now + pause + PAUSE
-            if self._hurry.wait(pause):
-                self._next = 0.0
             if job is None or self._ending:
                 return
+            before = held()
             try:
                 job.work()
             finally:
-                job.done.set()
+                used = held() - before
+                self._counted += 1
+                self._used += used if self._counted else 0.0
                 with self._lock:
+                    job.done.set()
                     self._open.discard(job)
+            if self._counted:
+                self._hurry.wait(used / SHARE)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all jobs so far are done; return False if that takes longer than ``seconds``."""
@@ -142,11 +147,9 @@ class Background:
         self._hurry.set()
         with self._lock:
             self._open.clear()  # what is not done by then never will be
-        for _ in self._threads:
-            self._jobs.put((-1, next(self._numbers), None))
-        end = time.monotonic() + FAREWELL
-        for thread in self._threads:
-            thread.join(max(end - time.monotonic(), 0.0))
+        self._jobs.put((-1, next(self._numbers), None))
+        if self._thread is not None:
+            self._thread.join(FAREWELL)
 
 
 HERE = Background()

@@ -39,9 +39,9 @@ KEPT = 8192
 GAIN = 0.52
 """Share of PyTorch's time that a taken product saves: median of the 40 taken in results/nvidia-h200/torch-products.json."""
 
-PAYS = background.PREPARING * PLAIN_RATE / GAIN / 2
-"""Multiply-adds that products of a kind must have made before its kernel is prepared: what they would have gained, by the rate
-of PyTorch's fp32 kernels, is then what preparing costs. So preparing costs a program at most what it gains, or would have."""
+PAYS = PLAIN_RATE / GAIN / 2
+"""Multiply-adds whose products gain a second, by the rate of PyTorch's fp32 kernels. Once those of a kind have made as many for
+each second that preparing takes, its kernel is prepared: so preparing costs a program at most what it gains, or would have."""
 
 FLOAT32 = torch.float32
 
@@ -277,10 +277,10 @@ def multiply(
             if not job.begun:
                 if entry.counter.value:
                     entry.left += bridge.drained(entry.counter)
-                more = 0 if products.eager else math.ceil(PAYS / work) - entry.left - 1
-                if more > 0:  # calls before preparing pays
+                more = 0.0 if products.eager else background.HERE.cost * PAYS / work - entry.left - 1
+                if more > 0:  # calls before preparing pays; infinite until it is known what the first kernel took
                     entry.left += 1
-                    return products.settle(entry, bridge.LEFT, more)
+                    return products.settle(entry, bridge.LEFT, math.ceil(more)) if more < math.inf else None
                 background.begin(job)
             # take over what has been prepared; wait for it where the result must not depend on time
             if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
@@ -538,9 +538,11 @@ def wait(seconds: float | None = None) -> bool:
         no time was named, and a kernel took longer than that
     """
     for products in every():
-        for entry in products.entries.every():
-            if (job := entry.job) is not None and not job.begun:
-                background.begin(job)
+        waiting = [job for entry in products.entries.every() if (job := entry.job) is not None and not job.begun]
+        for job in waiting:
+            background.begin(job)
+        if waiting:  # the bridge would go on leaving such products until preparing them pays
+            products.collect(forget=True)
     return background.wait(seconds)
 
 

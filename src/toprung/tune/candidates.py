@@ -39,7 +39,7 @@ goes into verifying each candidate."""
 def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selection:
     """Return the selection that a program gets for a problem with arrays in the device's memory; on a CPU, with NumPy arrays."""
     desc = problem.desc
-    if isinstance(desc, GemmDesc) and desc.is_mixed:
+    if not desc.is_vector and desc.is_mixed:
         halves = mixed.select(device, desc, precision)
         if isinstance(halves, str):
             raise Unsupported(f"{problem}: its halves are converted first, {halves}")
@@ -72,7 +72,7 @@ def check_candidates(
 
     ``order`` is the ranking of plain fp32 that another process computes; if it fails, the reason is added to ``why`` of ``mine``.
     """
-    if isinstance(problem.desc, GemmDesc) and problem.desc.is_mixed:
+    if not problem.desc.is_vector and problem.desc.is_mixed:
         return mine, mixed_candidates(device, problem.desc, precision, mine.candidate)
     others, desc = baselines(device, problem, store, machine, precision), problem.desc
     for family in faster_families(precision):

@@ -79,7 +79,7 @@ class Checked:
     def kind(self) -> str:
         """Class of the product, as ``problem_class`` names it, or ``mixed`` for operands with halves."""
         desc = self.problem.desc
-        return "mixed" if isinstance(desc, GemmDesc) and desc.is_mixed else problem_class(desc)
+        return "mixed" if not desc.is_vector and desc.is_mixed else problem_class(desc)
 
     def describe(self, choices: Choices) -> dict[str, Any]:
         """Return the result as JSON-ready data, candidates as their numbers in ``choices``."""

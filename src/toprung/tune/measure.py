@@ -117,6 +117,7 @@ class Measurer:
         rows = [self._row(candidate, "held") for candidate in trial.candidates]
         number = {id(row): i for i, row in enumerate(rows)}
         taken: dict[int, Samples] = {}
+        alike: dict[int, tuple[str, Any]] = {}
         fastest, end = float("inf"), math.inf
         for row in compare(self.placed, rows, plan):
             i, candidate = number[id(row)], trial.candidates[number[id(row)]]
@@ -128,6 +129,9 @@ class Measurer:
                 sampled[i] = Sampled("wrong", "; ".join(row.verdict.problems), grade=row.verdict.grade)
             elif row.state == "warming" and row.verdict and row.bound:
                 sampled[i], taken[i] = Sampled("right", grade=row.verdict.grade), Samples()
+                # for kernels of our own, calls with the same kernel and number of launches are alike, whatever the problem
+                ours = row.bound if candidate.family.own and isinstance(row.bound, BoundProduct) else None
+                alike[i] = candidate.kernel, ours.executable.launches if ours else trial.problem
                 self._ready.pop(candidate, None)
                 self._ready[candidate] = row  # to the end: the least recently used is dropped first
                 first = min(row.bound.time(1), row.bound.time(1))  # the very first call wakes threads and fills caches
@@ -138,13 +142,13 @@ class Measurer:
             elif row.state in ("timing", "done") and row.timing and len(row.timing.seconds) > len(taken[i].device):
                 timing, turn = row.timing, len(taken[i].device)
                 taken[i].add(timing.seconds[-1], timing.clocks[-1] if timing.clocks else None, turn)
-                self._quiet(trial.problem, candidate, timing.host_seconds[-1])
+                self._quiet(alike[i], timing.host_seconds[-1])
                 running = {n: r for n, r in enumerate(rows) if r.state in ("timing", "done")}
                 if any(len(taken[n].device) <= turn for n in running):
                     continue
                 # the turn is over
                 for n, samples in taken.items():
-                    host = self._quiet(trial.problem, trial.candidates[n])
+                    host = self._quiet(alike[n])
                     sampled[n] = replace(
                         sampled[n], seconds=lasting(samples.device, host), clocks_mhz=tuple(samples.clocks),
                         turns=tuple(samples.turns), device_seconds=tuple(samples.device), host_seconds=host,
@@ -160,14 +164,9 @@ class Measurer:
             self._time_cold(trial, sampled, says)
         return sampled
 
-    def _quiet(self, problem: Problem, candidate: Candidate, seconds: float = math.inf) -> float:
-        """Return the least seconds that the host has taken so far to enqueue such a call: disturbances only make it longer.
-
-        For kernels of our own, calls with the same kernel and number of launches are alike, whatever the problem.
-        """
-        ours, device = candidate.family.own, self.session.device
-        work = candidate.family.launch_count(device, problem.desc, candidate.config) if ours else problem
-        self._host[candidate.kernel, work] = least = min(self._host.get((candidate.kernel, work), math.inf), seconds)
+    def _quiet(self, alike: tuple[str, Any], seconds: float = math.inf) -> float:
+        """Return the least seconds that the host has taken so far to enqueue such a call: disturbances only make it longer."""
+        self._host[alike] = least = min(self._host.get(alike, math.inf), seconds)
         return least if least < math.inf else 0.0
 
     def _time_cold(self, trial: Trial, sampled: list[Sampled], says: Says) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.tune.ranking import Ranking
 
 
@@ -34,7 +35,7 @@ def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
 
     On a GPU whose figures are unknown, plain fp32 is not predicted. Plain fp32 is bounded by the device's peak.
     """
-    if not isinstance(desc, GemmDesc):
+    if desc.is_vector:
         return UNKNOWN
 
     def cost(candidate: Candidate) -> float:
@@ -50,11 +51,11 @@ def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
     least = desc.flops / (1e9 * peak) if peak else 0.0
 
     def predict(candidate: Candidate) -> float:
-        blocked = candidate.family.blocked(candidate.config)
-        return cost(candidate) if blocked is None else ranking.seconds(blocked)
+        block: Any = candidate.config
+        return ranking.seconds(block) if candidate.family.ranked else cost(candidate)
 
     def bound(candidate: Candidate) -> float:
-        blocked = candidate.family.blocked(candidate.config)
-        return least if blocked is None else ranking.least(blocked)
+        block: Any = candidate.config
+        return ranking.least(block) if candidate.family.ranked else least
 
     return Model(predict, bound)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toprung import backends
 from toprung.backends.plan import Plan
-from toprung.gemm.desc import GemmDesc
-from toprung.kernels.base import KernelFamily, Launches, TileConfig, tile_of
+from toprung.kernels.base import Launches, TileConfig
 from toprung.kernels.launch import direct, longs, uints
-from toprung.kernels.record import LibraryKernel
+from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.tile import Tile
 
 RECORD = LibraryKernel(
@@ -22,13 +20,14 @@ RECORD = LibraryKernel(
 )
 
 
-class Outer(KernelFamily):
+class Outer(RecordFamily):
     """One element of C for each work-item."""
 
     name = "outer"
+    records = (RECORD,)
 
     def supports(self, device, desc):
-        return "" if isinstance(desc, GemmDesc) and not desc.is_empty else "it multiplies matrices"
+        return "it multiplies matrices" if desc.is_vector or desc.is_empty else ""
 
     def candidates(self, device, desc):
         return [TileConfig(RECORD.tile_for(device))] if desc.M == 48 else []
@@ -44,19 +43,8 @@ class Outer(KernelFamily):
         groups = (-(-desc.N // tile.BN), -(-desc.M // tile.BM), desc.batch)
         return Launches(session, Plan([direct(session, RECORD, config, groups, (tile.BN, tile.BM, 1), fixed)]))
 
-    def decode(self, tile, options):
-        if not tile or options:
-            raise ValueError("outer needs a tile and has no switches")
-        return TileConfig(tile_of(tile))
-
-    def texts(self, backend):
-        return [backends.prelude(backend), RECORD.text()]
-
     def test_problem(self, desc, config):
         return (config.tile.BM + 3, config.tile.BN + 5, 21), config
-
-    def source(self, device, config):
-        return RECORD.source_for(config.tile, (), device)
 
     def space(self, device, desc):
         return {"BM": (1, 2), "BN": (8, 16)} if desc.M == 48 else {}

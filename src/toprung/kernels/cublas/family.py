@@ -10,9 +10,9 @@ from toprung.device import Device
 from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
+from toprung.kernels.base import KernelFamily, Launches, NoConfig
 from toprung.kernels.blocks import Block, aligned_blocks
-from toprung.kernels.launch import Foreign
+from toprung.kernels.launch import foreign
 from toprung.kernels.skinny_model import aligned_teams
 
 TIMES, MORE, SPLIT_MORE = 0.944, 1.74e-6, 1.90e-6
@@ -39,7 +39,7 @@ each less is lost to the slower of the two on an H100's ``routes-2026-11-26.json
 and 271."""
 
 
-class CuBLAS(KernelFamily):
+class CuBLAS(KernelFamily[NoConfig]):
     """``cublasGemmEx``, or its strided batch."""
 
     name = "cublas"
@@ -53,12 +53,9 @@ class CuBLAS(KernelFamily):
         # the one there is, unless nothing is to be multiplied: β·C is ours
         return [] if desc.is_empty else [NoConfig()]
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of the best block or team that cuBLAS may have, as if operands were aligned.
-
-        cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. Its blocks have
-        cycles of their own, fitted to its times; its teams are ours.
-        """
+    def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
+        # the seconds of the best block or team that cuBLAS may have, as if operands were aligned: it takes narrow operands as it
+        # takes wide ones, in large tiles. Its blocks have cycles of their own, fitted to its times; its teams are ours.
         times = [seconds + (SPLIT_MORE if slices > 1 else 0.0) for slices, seconds in aligned(device, desc)]
         if not times:
             return 0.0
@@ -67,15 +64,15 @@ class CuBLAS(KernelFamily):
             least *= NARROW_TIMES
         elif desc.batch > 1:
             least *= BATCHED_TIMES
-        elif isinstance(desc, GemmDesc):
+        elif not desc.is_vector:
             least *= SHORT_TIMES if desc.K <= SHORT else DEEP_TIMES if desc.K >= DEEP else 1.0
         return max(least, cost_model.HOST.cublas)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "it is installed, and by the cost model the faster"
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
+    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
         return cublas.version()
@@ -86,7 +83,7 @@ def aligned(device: Device, desc: Desc) -> Iterable[tuple[int, float]]:
     if is_skinny(desc):
         for slices, seconds in aligned_teams(device, desc):
             yield slices, TEAM_TIMES * seconds
-    if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
+    if not desc.is_vector and min(desc.M, desc.N) > 1:
         yield from ((slices, TIMES * seconds) for _, slices, seconds in blocks(device, desc))
 
 

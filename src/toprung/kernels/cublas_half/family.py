@@ -8,15 +8,14 @@ Promote): errors stay below fp32's limit, and are larger than those of our own k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from toprung.backends import cublas
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import Foreign
+from toprung.kernels.base import KernelFamily, Launches, NoConfig
+from toprung.kernels.launch import foreign
 
 RATES = {16: 8.5e14, 8: 2.3e14, 2: 1.4e14}
 """Operations a second of whole tiles, by the bytes on which all rows of operands and result would begin if all were halves."""
@@ -38,7 +37,7 @@ DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
 
 
-class CuBLASHalf(KernelFamily):
+class CuBLASHalf(KernelFamily[NoConfig]):
     """``cublasGemmEx``, or its strided batch, on float16 or bfloat16."""
 
     name = "cublas_half"
@@ -48,7 +47,7 @@ class CuBLASHalf(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "with a vector memory is the limit"
         if desc.type_a not in self.operand_dtypes or desc.type_a != desc.type_b:
             return "cuBLAS takes two halves of one type"
@@ -56,10 +55,7 @@ class CuBLASHalf(KernelFamily):
             return f"K is {desc.K:,}: beyond {DEEPEST:,} errors of sums in Tensor Cores exceed fp32's"
         return cublas.unsupported(device, desc) or ("there is nothing to multiply" if desc.is_empty else "")
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        return [NoConfig()]
-
-    def cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
         strides = desc.stride_a, desc.stride_b
@@ -71,11 +67,11 @@ class CuBLASHalf(KernelFamily):
         computing = 2.0 * tiles * TILE * TILE * desc.K / rate + EACH * tiles / device.compute_units
         return max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
+    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
         return cublas.version()

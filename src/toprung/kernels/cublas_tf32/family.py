@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from toprung.backends import cublas
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import Foreign
+from toprung.kernels.base import KernelFamily, Launches, NoConfig
+from toprung.kernels.launch import foreign
 
 
-class CuBLASTF32(KernelFamily):
+class CuBLASTF32(KernelFamily[NoConfig]):
     """``cublasGemmEx`` in TF32."""
 
     name = "cublas_tf32"
@@ -26,18 +24,15 @@ class CuBLASTF32(KernelFamily):
             return reason
         return "with a vector memory is the limit, and fp32 as fast as TF32" if desc.is_vector else ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        return [NoConfig()]
-
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         # the seconds of a call: nothing else computes in TF32 that it could be weighed against
         return cost_model.HOST.cublas
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: operands cut to 11 bits, NOT as accurate as fp32"
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        return Foreign(session, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
+    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
 
     def version(self, backend: str) -> str:
         return cublas.version()

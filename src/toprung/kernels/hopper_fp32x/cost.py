@@ -8,14 +8,14 @@ from dataclasses import replace
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.cost_model import MEMORY_RATE
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, padded, trimmed
 
-COSTS: Mapping[Variant, float] = {
-    Variant(STAGES=4): 17.6,
-    Variant(BN=64, STAGES=4): 11.2,
-    Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
-    Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
+COSTS: Mapping[Fp32xConfig, float] = {
+    Fp32xConfig(STAGES=4): 17.6,
+    Fp32xConfig(BN=64, STAGES=4): 11.2,
+    Fp32xConfig(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
+    Fp32xConfig(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
 }
 BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
 """``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every SM has one. Those
@@ -52,9 +52,9 @@ SHORTEST = 256
 """Least K of a slice: below, a tile's beginning and end are most of its time."""
 
 
-def waves(desc: GemmDesc, variant: Variant, units: int, slices: int = 1) -> int:
+def waves(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
     """Return the tiles of the fullest SM."""
-    return ceil(_tiles(desc, variant) * slices, units)
+    return ceil(_tiles(desc, config) * config.slices, units)
 
 
 def select_config(desc: GemmDesc, units: int) -> Fp32xConfig:
@@ -72,11 +72,11 @@ def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
         if variant.BN == 128 and _tiles(desc, variant) >= MANY * units:
             variant = replace(variant, STAGES=6)
         counts = {filling(desc, variant, n * units) for n in (1, 2, 3)} | {1}
-        found += [Fp32xConfig(variant, slices) for slices in sorted(counts)]
+        found += [replace(variant, slices=slices) for slices in sorted(counts)]
     return found
 
 
-def filling(desc: GemmDesc, variant: Variant, units: int) -> int:
+def filling(desc: GemmDesc, variant: Fp32xConfig, units: int) -> int:
     """Return the slices of K with which there are no more tiles than SMs, as many as memory and ``SHORTEST`` allow."""
     return trimmed(desc.K, min(most_slices(desc), units // max(_tiles(desc, variant), 1)))
 
@@ -88,10 +88,10 @@ def most_slices(desc: GemmDesc) -> int:
 
 def product_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the seconds of the second launch beyond its start, and all of the third."""
-    variant, slices = config.variant, config.slices
+    slices = config.slices
     odd = ODD * desc.M * desc.N * desc.batch / units if slices == 1 and desc.widths[2] == 1 else 0.0
-    tile = 1e-9 * (BY_AREA[variant.BM * variant.BN] * depth_of(desc.K, slices) + TAIL * variant.BM * variant.BN)
-    multiply = max(waves(desc, variant, units, slices) * tile, 4 * desc.rows_read * desc.K / MEMORY_RATE)
+    tile = 1e-9 * (BY_AREA[config.BM * config.BN] * depth_of(desc.K, slices) + TAIL * config.BM * config.BN)
+    multiply = max(waves(desc, config, units) * tile, 4 * desc.rows_read * desc.K / MEMORY_RATE)
     return multiply + odd + (LAUNCH + 4 * (slices + 1) * desc.M * desc.N * desc.batch / REDUCE_RATE if slices > 1 else 0.0)
 
 
@@ -108,13 +108,13 @@ def short_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
 
     They are apart because tile and slices are chosen without them: they grow with C, whatever its tiles.
     """
-    variant, sides = config.variant, ((desc.M, desc.stride_a, desc.trans_a), (desc.N, desc.stride_b, not desc.trans_b))
+    sides = ((desc.M, desc.stride_a, desc.trans_a), (desc.N, desc.stride_b, not desc.trans_b))
     rows = sum(rows * matrices(stride, desc.batch) for rows, stride, across in sides if not across)
     splitting = rows * max(LEAST_ROW - 8 * desc.K / SPLIT_RATE, 0.0)
     if config.slices > 1:
         return splitting
-    tile = 1e-9 * SHORT_TAIL * variant.BM * variant.BN * max(1 - desc.K / SHORT, 0.0)
-    return splitting + waves(desc, variant, units) * tile
+    tile = 1e-9 * SHORT_TAIL * config.BM * config.BN * max(1 - desc.K / SHORT, 0.0)
+    return splitting + waves(desc, config, units) * tile
 
 
 def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
@@ -122,5 +122,5 @@ def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     return 2 * LAUNCH + split_time(desc) + product_time(desc, config, units) + short_time(desc, config, units)
 
 
-def _tiles(desc: GemmDesc, variant: Variant) -> int:
-    return ceil(desc.M, variant.BM) * ceil(desc.N, variant.BN) * desc.batch
+def _tiles(desc: GemmDesc, config: Fp32xConfig) -> int:
+    return ceil(desc.M, config.BM) * ceil(desc.N, config.BN) * desc.batch

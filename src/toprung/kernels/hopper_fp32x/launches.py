@@ -34,7 +34,7 @@ from toprung.kernels.base import Launches
 from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import select_config
 from toprung.kernels.hopper_fp32x.sizes import (
     LIMIT,
@@ -115,14 +115,18 @@ def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> 
 
 
 def sources_of(
-    call: GemmDesc, variant: Variant, slices: int, splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None,
+    call: GemmDesc, config: Fp32xConfig, splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None,
     **more: int,
 ) -> list[Source]:  # fmt: skip
     """Return the sources of the product, of the splitting pass and, with several slices of K, of what adds them."""
     last = epilogues.defines(epilogue)  # of the launch that writes C
     writes = {**last, **({"ODD_C": 1} if call.widths[2] == 1 else {})}
-    product = product_source(variant, **more, **(writes if slices == 1 else {}))
-    return [product, split_source(*(splitting or pass_of(call, slices))), *([reduce_source(**last)] if slices > 1 else [])]
+    product = product_source(config, **more, **(writes if config.slices == 1 else {}))
+    return [
+        product,
+        split_source(*(splitting or pass_of(call, config.slices))),
+        *([reduce_source(**last)] if config.slices > 1 else []),
+    ]
 
 
 def pass_of(call: GemmDesc, slices: int) -> tuple[int, int]:
@@ -135,29 +139,28 @@ class Fp32xLaunches(Launches):
 
     Attributes
     ----------
-    variant, slices : the tile, and the slices of K
+    config : the tile, and the slices of K
     why : why they were chosen
     """
 
     def __init__(
-        self, session: Session, call: GemmDesc, variant: Variant | None = None, limit: int = LIMIT, overlap: bool = True,
-        splitting: tuple[int, int] | None = None, slices: int = 0, epilogue: Epilogue | None = None, **more: int,
+        self, session: Session, call: GemmDesc, config: Fp32xConfig | None = None, limit: int = LIMIT, overlap: bool = True,
+        splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(reason)
         self.session, self.call, self._overlap, self.epilogue = session, call, overlap, epilogue
         units = session.device.compute_units
-        best = select_config(call, units)
-        self.variant = variant or best.variant
-        self.slices = trimmed(call.K, slices or (1 if variant else best.slices))
-        self.why = f"the fullest of {units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
-        self.why += f" and {self.slices} slices of K" * (self.slices > 1)
+        best = config or select_config(call, units)
+        self.config = config = replace(best, slices=trimmed(call.K, best.slices))
+        self.why = f"the fullest of {units} SMs is done first with tiles of {config.BM}×{config.BN}"
+        self.why += f" and {config.slices} slices of K" * (config.slices > 1)
         self.panels = panels(call, limit) if call.M and call.N else []
-        self.how = splitting or pass_of(call, self.slices)
-        sources = sources_of(call, self.variant, self.slices, self.how, epilogue, **more) if self.panels else []
+        self.how = splitting or pass_of(call, config.slices)
+        sources = sources_of(call, config, self.how, epilogue, **more) if self.panels else []
         self._kernels = [kernel_of(session, source) for source in sources]
         self._count = Counter(session)
-        super().__init__(session, self._plan(workspace_bytes(call, limit, self.slices), False), self._count.read)
+        super().__init__(session, self._plan(workspace_bytes(call, limit, config.slices), False), self._count.read)
         if all(p.cols == call.N for p in self.panels) and not (call.batch > 1 and call.stride_b):
             self.packed = functools.partial(self._plan, self.plan.workspace_bytes, True)
 
@@ -174,7 +177,7 @@ class Fp32xLaunches(Launches):
 
     def _of_panel(self, p: Panel, prepared: bool) -> Iterator[KernelLaunch]:
         """Yield the launches of a panel; with ``prepared`` the terms of B are in the slot PACKED."""
-        call, session, v, slices, added = self.call, self.session, self.variant, self.slices, self.epilogue
+        call, session, v, slices, added = self.call, self.session, self.config, self.config.slices, self.epilogue
         i, long = np.int32, np.int64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)
         bytes_a, bytes_b, _ = parts_bytes(call, self.panels[0], slices)  # the largest: terms that stay must not move

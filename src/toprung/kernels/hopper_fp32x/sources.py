@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
+from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
@@ -31,10 +31,10 @@ def source(file: str, kernel: str, defines: Mapping[str, int], title: str = "", 
     return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
 
 
-def product_source(variant: Variant, **more: int) -> Source:
+def product_source(config: Fp32xConfig, **more: int) -> Source:
     """Return the product's kernel."""
-    title = f"fp32x_{variant.BM}x{variant.BN}x{CHUNK}"
-    return source("fp32x.cu", "fp32x", {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}, title)
+    title = f"fp32x_{config.BM}x{config.BN}x{CHUNK}"
+    return source("fp32x.cu", "fp32x", {**config.defines(**more), DYNAMIC_SHARED: config.shared_bytes}, title)
 
 
 def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
-from toprung.kernels.base import KernelConfig
+from toprung.kernels.base import FieldsConfig, parameter
 from toprung.kernels.hopper import ceil
-from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
@@ -23,6 +23,9 @@ SHARED_BYTES = 227 * 1024
 """Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
 AGAIN_BYTES = 4 * (17 + 34)
 """Shared memory of a consumer warp for operands of what it computes again in plain fp32, for each of K."""
+LONG: Mapping[tuple[int, int], int] = {(1, 64): 11, (1, 32): 14}
+"""Stages of a ring that leaves no room for a second block, where a launch has no more blocks than SMs. Else two may share an SM
+while another has none: a launch may begin before the one before it has ended, and a cluster takes its SMs in one GPC."""
 CLUSTERS = (1, 2, 4, 8, 16)
 """Blocks of a cluster."""
 SPIN_LIMIT = 1 << 26
@@ -34,7 +37,7 @@ LARGEST_GROUP = 1 << 10
 
 
 @dataclass(frozen=True)
-class InflightConfig(KernelConfig):
+class InflightConfig(FieldsConfig):
     """A block that owns 64·CONSUMERS × BN of C at a time, and how many blocks share a tile.
 
     Attributes
@@ -44,11 +47,13 @@ class InflightConfig(KernelConfig):
     SLICES : blocks of a cluster, each with a slice of K
     """
 
-    CONSUMERS: int = 2
-    BN: int = 128
-    STAGES: int = 4
-    GROUP: int = 8
-    SLICES: int = 1
+    fixed: ClassVar[Mapping[str, int]] = {"BK": CHUNK}
+
+    CONSUMERS: int = parameter(2, 1, name="BM", unit=64)
+    BN: int = parameter(128, 64, 32)
+    STAGES: int = parameter(4, 6, 8, 5, 3, *LONG.values())
+    GROUP: int = parameter(8, 16, 4, 1)
+    SLICES: int = parameter(*CLUSTERS)
 
     @property
     def BM(self) -> int:
@@ -90,11 +95,6 @@ class InflightConfig(KernelConfig):
         copier, splitter = 40, {128: 88, 64: 72, 32: 56}[self.BN]
         return copier, splitter, (each - copier - splitter) // self.CONSUMERS // 8 * 8
 
-    @property
-    def tile(self) -> Tile:
-        """The block as a tile."""
-        return Tile(self.BM, self.BN, CHUNK, STAGES=self.STAGES)
-
     def defines(self, trans_a: bool, trans_b: bool, align_a: int, align_b: int) -> dict[str, int]:
         """Return the kernel's macros for a layout of the operands and floats to which they are aligned."""
         copier, splitter, consumer = self.registers
@@ -107,7 +107,6 @@ class InflightConfig(KernelConfig):
         }  # fmt: skip
 
     def refused(self) -> str:
-        """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
         if (self.CONSUMERS, self.BN) not in ((2, 128), (2, 64), (2, 32), (1, 64), (1, 32)):
             return f"a block has 128×128, 128×64, 128×32, 64×64 or 64×32 of C, not {self.BM}×{self.BN}"
         if self.SLICES not in CLUSTERS or not 1 <= self.GROUP <= LARGEST_GROUP:
@@ -118,21 +117,6 @@ class InflightConfig(KernelConfig):
             used = f"{self.shared_bytes:,} bytes of shared memory"
             return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used}; there are {SHARED_BYTES:,}"
         return ""
-
-    def encode(self) -> dict[str, dict[str, int]]:
-        return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "SLICES": self.SLICES}}
-
-    @classmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> InflightConfig:
-        """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
-        if tile.keys() != {"BM", "BN", "BK", "STAGES"} or options.keys() != {"GROUP", "SLICES"}:
-            raise ValueError("hopper_inflight needs a tile with BM, BN, BK and STAGES, and options GROUP and SLICES")
-        if tile["BM"] % 64 or tile["BK"] != CHUNK:
-            raise ValueError(f"a block of hopper_inflight has a multiple of 64 rows, and stages of {CHUNK} of K")
-        found = cls(tile["BM"] // 64, tile["BN"], tile["STAGES"], options["GROUP"], options["SLICES"])
-        if reason := found.refused():
-            raise ValueError(reason)
-        return found
 
     @property
     def is_alone(self) -> bool:

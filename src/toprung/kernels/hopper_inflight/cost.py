@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
+from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, LONG, InflightConfig, aligned, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (2, 128): (1.03e-6, 2.92e-6), (2, 64): (0.712e-6, 1.82e-6), (2, 32): (0.589e-6, 0.974e-6), (1, 64): (0.84e-6, 1.69e-6),
@@ -51,9 +51,6 @@ SHORTEST = 32
 """Least K of a slice."""
 STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
 """Stages of the ring: as many as fit into as many blocks as an SM has registers for."""
-LONG: Mapping[tuple[int, int], int] = {(1, 64): 11, (1, 32): 14}
-"""Stages of a ring that leaves no room for a second block, where a launch has no more blocks than SMs. Else two may share an SM
-while another has none: a launch may begin before the one before it has ended, and a cluster takes its SMs in one GPC."""
 RINGS = tuple((*block, stages) for ring in (STAGES, LONG) for block, stages in ring.items())
 """Consumers, columns and stages of every block that is weighed."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}

@@ -8,7 +8,7 @@ read once or twice: batches, small and memory-bound ones. Large ones are faster 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import (
     TEST_EDGE,
     TEST_SLICES,
-    Axes,
     GroupLaunches,
-    KernelConfig,
     KernelFamily,
     Launches,
     Member,
@@ -45,16 +43,11 @@ from toprung.kernels.hopper_inflight.config import (
     tiles,
     types,
 )
-from toprung.kernels.hopper_inflight.cost import LONG, RINGS, configs, seconds, share
+from toprung.kernels.hopper_inflight.cost import RINGS, configs, seconds, share
 from toprung.kernels.hopper_inflight.group import InflightGroup
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
-
-SPACE = {
-    "CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3, *LONG.values()), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS,
-}  # fmt: skip
-"""See ``InflightConfig``."""
 
 
 def source_of(desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> Source:
@@ -79,28 +72,29 @@ def launches(session: Session, desc: GemmDesc, config: InflightConfig, epilogue:
     return Launches(session, Plan([multiply], sizes=sizes, kept=(count,)), count.read)
 
 
-class HopperInflight(KernelFamily):
+class HopperInflight(KernelFamily[InflightConfig]):
     """fp32-accurate products on Hopper's Tensor Cores, split in flight."""
 
     name = "hopper_inflight"
+    config = InflightConfig
+    searched = predicts = True
     precision = "fp32x"
     operand_dtypes = frozenset(ELEMENT_BYTES)
     margin = 1.05  # one launch as plain fp32's, predicted as well as that
     epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
+        if desc.is_vector:
+            return "fp32x is for products of matrices: with a vector memory is the limit"
         if reason := self._uncomputed(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc)
         if desc.is_mixed:
             return "" if on_words(desc) else "rows of halves begin between words of 4 bytes"
         if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
-    def _uncomputed(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
-            return "fp32x is for products of matrices: with a vector memory is the limit"
+    def _uncomputed(self, device: Device, desc: GemmDesc) -> str:
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"
         if desc.is_empty:
@@ -125,13 +119,7 @@ class HopperInflight(KernelFamily):
 
     # running
 
-    def relative_cost(self, device: Device, desc: GemmDesc, config: InflightConfig) -> float | None:
-        return self.cost(device, desc, config)
-
-    def compile(self, session: Session, desc: GemmDesc, config: InflightConfig) -> Launches:
-        return launches(session, desc, config)
-
-    def fused(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue) -> Launches:
+    def fused(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None) -> Launches:
         return launches(session, desc, config, epilogue)
 
     def group_share(self, device: Device, desc: GemmDesc) -> float:
@@ -147,16 +135,13 @@ class HopperInflight(KernelFamily):
 
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        return InflightConfig.decode(tile, options)
-
     def texts(self, backend: str) -> Iterable[str]:
         # the source; CUDA C++ has no prelude
         return [product_source(InflightConfig()).text]
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: InflightConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: InflightConfig) -> tuple[tuple[int, int, int], InflightConfig]:
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
@@ -166,16 +151,8 @@ class HopperInflight(KernelFamily):
     def sources(self, device: Device, desc: GemmDesc, config: InflightConfig) -> list[Source]:
         return [source_of(desc, config)]
 
-    def space(self, device: Device, desc: Desc) -> Axes:
-        legal = isinstance(desc, GemmDesc) and not self.supports(device, desc)
-        return SPACE if legal else {}
-
     def at(self, device: Device, desc: GemmDesc, point: Point) -> InflightConfig | None:
-        config = InflightConfig(**point)
-        return None if config.refused() or config.SLICES > ceil(desc.K, CHUNK) else config
-
-    def point(self, config: InflightConfig) -> Point:
-        return {name: getattr(config, name) for name in SPACE}
+        return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         for (consumers, cols, stages), slices in itertools.product(RINGS, CLUSTERS):

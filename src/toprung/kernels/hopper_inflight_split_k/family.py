@@ -6,7 +6,7 @@ shares a tile, which leaves SMs idle there; splitting operands beforehand takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from toprung.backends.base import Session, Source
@@ -15,7 +15,7 @@ from toprung.gemm.classes import FEW
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelFamily, Launches
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper import is_hopper
 from toprung.kernels.hopper_fp32x.sizes import DEEPEST
@@ -23,20 +23,22 @@ from toprung.kernels.hopper_fp32x.sources import reduce_source
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, tiles
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig, parts_source
 from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs, seconds
-from toprung.kernels.hopper_inflight_split_k.launches import launches, workspace_bytes
+from toprung.kernels.hopper_inflight_split_k.launches import launches
 from toprung.kernels.split_k import whole_slices
 
 
-class HopperInflightSplitK(KernelFamily):
+class HopperInflightSplitK(KernelFamily[PartsConfig]):
     """fp32-accurate products on Hopper's Tensor Cores, split in flight, a launch for all parts of K and one that adds them."""
 
     name = "hopper_inflight_split_k"
+    config = PartsConfig
+    predicts = True
     precision = "fp32x"
     margin = 1.05  # predicted nearly as well as in flight without parts
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"
@@ -58,25 +60,10 @@ class HopperInflightSplitK(KernelFamily):
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, 2 * cost_model.HOST.launch) + cost_model.TIE * on_device
 
-    def relative_cost(self, device: Device, desc: GemmDesc, config: PartsConfig) -> float | None:
-        return self.cost(device, desc, config)
-
-    def compile(self, session: Session, desc: GemmDesc, config: PartsConfig) -> Launches:
-        return launches(session, desc, config)
-
-    def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue) -> Launches:
+    def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue | None) -> Launches:
         return launches(session, desc, config, epilogue)
 
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: PartsConfig) -> int:
-        return workspace_bytes(desc, config)
-
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return 2
-
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        return PartsConfig.decode(tile, options)
-
-    def adapt(self, device: Device, desc: GemmDesc, config: PartsConfig, measured: GemmDesc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: GemmDesc, config: PartsConfig, measured: GemmDesc, exact: bool) -> PartsConfig | str:
         if reason := self.supports(device, desc):
             return reason
         wanted = config.PARTS if exact else round(config.PARTS * tiles(measured, config) / tiles(desc, config))
@@ -87,7 +74,7 @@ class HopperInflightSplitK(KernelFamily):
         # both sources; CUDA C++ has no prelude
         return [source.text for source in (parts_source(PartsConfig(), GemmDesc(1, 1, 1)), reduce_source())]
 
-    def test_problem(self, desc: Desc, config: PartsConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: PartsConfig) -> tuple[tuple[int, int, int], PartsConfig]:
         depth = 2 * SHORTEST + TEST_EDGE
         parts = whole_slices(depth, CHUNK, min(config.PARTS, TEST_SLICES))
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, PARTS=parts)

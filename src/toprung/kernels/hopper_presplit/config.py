@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import parameter
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
 from toprung.kernels.hopper_fp32x.sources import ROWS
 from toprung.kernels.hopper_inflight.config import (
@@ -31,7 +32,7 @@ BLOCKS = {(2, 128): 5, (2, 64): 7}
 class PresplitConfig(InflightConfig):
     """A block that owns 64·CONSUMERS × BN of C at a time; see ``InflightConfig``."""
 
-    STAGES: int = 5
+    STAGES: int = parameter(5)
 
     @property
     def threads(self) -> int:

@@ -6,7 +6,7 @@ product's own launch where K runs along B's memory. A may be of halves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from toprung.backends.base import Session, Source
@@ -15,7 +15,7 @@ from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelFamily, Launches
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper import is_hopper
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
@@ -28,16 +28,17 @@ from toprung.kernels.hopper_presplit.cost import configs, seconds, split_seconds
 from toprung.kernels.hopper_presplit.launches import PresplitLaunches, workspace_bytes
 
 
-class HopperPresplit(KernelFamily):
+class HopperPresplit(KernelFamily[PresplitConfig]):
     """fp32-accurate products on Hopper's Tensor Cores, B split beforehand and A in flight."""
 
     name = "hopper_presplit"
+    config = PresplitConfig
     precision = "fp32x"
     operand_dtypes = frozenset(ELEMENT_BYTES)
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"
@@ -54,11 +55,7 @@ class HopperPresplit(KernelFamily):
         return ""
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[PresplitConfig]:
-        """Return the blocks that are weighed, each with the clusters that SMs are left for.
-
-        There are none where each product of a batch has a B of its own: in flight that takes as long by both models, and there it
-        was measured.
-        """
+        # none where each product of a batch has a B of its own: in flight that takes as long by both models, and was measured there
         if desc.batch > 1 and desc.stride_b:
             return []
         return configs(desc, device.compute_units)
@@ -69,30 +66,18 @@ class HopperPresplit(KernelFamily):
         host = cost_model.HOST.launch * launches_of(desc, config, units)
         return max(on_device, host) + cost_model.TIE * on_device
 
-    def compile(self, session: Session, desc: GemmDesc, config: PresplitConfig) -> Launches:
-        return PresplitLaunches(session, desc, config, is_one=launches_of(desc, config, session.device.compute_units) == 1)
-
-    def fused(self, session: Session, desc: GemmDesc, config: PresplitConfig, epilogue: Epilogue) -> Launches:
+    def fused(self, session: Session, desc: GemmDesc, config: PresplitConfig, epilogue: Epilogue | None) -> Launches:
         is_one = launches_of(desc, config, session.device.compute_units) == 1
         return PresplitLaunches(session, desc, config, epilogue, is_one)
 
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return workspace_bytes(desc)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> int:
-        return launches_of(desc, config, device.compute_units)
-
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        return PresplitConfig.decode(tile, options)
-
     def texts(self, backend: str) -> Iterable[str]:
         # both sources; CUDA C++ has no prelude
         return [source.text for source in (product_source(PresplitConfig(), GemmDesc(1, 1, 1)), split_source())]
 
-    def test_problem(self, desc: Desc, config: PresplitConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: PresplitConfig) -> tuple[tuple[int, int, int], PresplitConfig]:
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.kernels.base import KernelConfig
+from toprung.kernels.base import FieldsConfig, parameter
 from toprung.kernels.hopper import ceil
 from toprung.kernels.record import with_includes
 from toprung.tile import Tile
@@ -31,7 +32,7 @@ def ring(tile: Tile) -> int:
 
 
 @dataclass(frozen=True)
-class SgemmConfig(KernelConfig):
+class SgemmConfig(FieldsConfig):
     """Free parameters of the product's kernel: a block of eight warps of 64 × 64 and a warpgroup that fetches.
 
     Attributes
@@ -45,14 +46,16 @@ class SgemmConfig(KernelConfig):
     COPY : 1: operands that the copy engine cannot fetch are copied into the ring by threads, not laid out by a pass beforehand
     """
 
-    BM: int = 128
-    BN: int = 256
-    BK: int = 14
-    STAGES: int = 4
-    WAIT_AT: int = 7
-    GROUP: int = 8
-    TURN_A: int = 0
-    COPY: int = 0
+    fixed: ClassVar[Mapping[str, int]] = {"TM": 8, "TN": 16}
+
+    BM: int = parameter(128)
+    BN: int = parameter(256)
+    BK: int = parameter(14)
+    STAGES: int = parameter(4)
+    WAIT_AT: int = parameter(7)
+    GROUP: int = parameter(8)
+    TURN_A: int = parameter(0)
+    COPY: int = parameter(0, optional=True)
 
     @property
     def shared_bytes(self) -> int:
@@ -76,38 +79,12 @@ class SgemmConfig(KernelConfig):
         return 0 if self.TURN_A else ceil(ring(self.tile), 128) * 128
 
     @property
-    def tile(self) -> Tile:
-        """The variant as a tile."""
-        return Tile(BM=self.BM, BN=self.BN, BK=self.BK, TM=8, TN=16, STAGES=self.STAGES)
-
-    @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.BM * self.BN // 128 + 128
 
-    def encode(self) -> dict[str, dict[str, int]]:
-        # the tile, and the parameters that no tile has; `COPY` where it is 1
-        options = {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}
-        return {"tile": self.tile.given(), "options": options | ({"COPY": self.COPY} if self.COPY else {})}
-
-    @classmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
-        """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
-        try:
-            block = tile["BM"], tile["BN"], tile["BK"], tile["STAGES"]
-            made = cls(*block, options["WAIT_AT"], options["GROUP"], options["TURN_A"], options.get("COPY", 0))
-        except KeyError:
-            raise ValueError(
-                "hopper_sgemm needs a tile with BM, BN, BK and STAGES, and options GROUP, TURN_A and WAIT_AT"
-            ) from None
-        if made.BK > LARGEST_STEP or made.STAGES > LARGEST_STEP or not 0 < made.GROUP <= LARGEST_GROUP:
-            raise ValueError(f"hopper_sgemm is not built for {made.text}")
-        if reason := made.malformed():
-            raise ValueError(reason)
-        return made
-
     def refused(self) -> str:
-        """Return why no device runs the kernel; empty where one does. Old records name some that left no room for links."""
+        # old records name some that left no room for links
         if reason := self.malformed():
             return reason
         if self.shared_bytes > SHARED_BYTES:
@@ -115,7 +92,8 @@ class SgemmConfig(KernelConfig):
         return ""
 
     def malformed(self) -> str:
-        """Return why there is no such kernel; empty where there is."""
+        if self.BK > LARGEST_STEP or self.STAGES > LARGEST_STEP or not 0 < self.GROUP <= LARGEST_GROUP:
+            return f"hopper_sgemm is not built for {self.text}"
         if self.BM % 64 or self.BN % 64 or self.BM * self.BN != 8 * 64 * 64:
             return "a block is eight warps of 64 × 64: more do not have the registers they were compiled for"
         if self.BK % 2 or not 0 <= self.WAIT_AT < self.BK:
@@ -141,9 +119,6 @@ class SgemmConfig(KernelConfig):
         """All parameters in one word each; the variant itself prints as its tile, as receipts have it."""
         more = " turns A" * self.TURN_A + " copies" * self.COPY
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}{more}"
-
-    def __str__(self) -> str:
-        return str(self.tile)
 
 
 PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}

@@ -11,7 +11,7 @@ stream and serves all products there in turn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from toprung.backends.base import Session, Source
@@ -19,11 +19,11 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelFamily, Launches, Point
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
-from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines, workspace_bytes
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, product_defines
 
 LEAST = 1 << 19
 """Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
@@ -45,17 +45,18 @@ AREA = FIRST.BM * FIRST.BN
 
 def is_large(desc: Desc) -> bool:
     """Return True if the kernel is weighed: C is large, or so much is computed for it that its parts do not count."""
-    return isinstance(desc, GemmDesc) and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
+    return not desc.is_vector and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
 
 
-class HopperSgemm(KernelFamily):
+class HopperSgemm(KernelFamily[SgemmConfig]):
     """Plain fp32 on Hopper."""
 
     name = "hopper_sgemm"
+    config = SgemmConfig
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        return supported(device, desc) if isinstance(desc, GemmDesc) else "it multiplies matrices"
+        return supported(device, desc) if not desc.is_vector else "it multiplies matrices"
 
     # selection
 
@@ -74,27 +75,13 @@ class HopperSgemm(KernelFamily):
 
     # running
 
-    def compile(self, session: Session, desc: GemmDesc, config: SgemmConfig) -> Launches:
-        # the launches: for each panel the layout pass, where there is something to lay out, and the product's
-        return SgemmLaunches(session, desc, config)
-
-    def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue) -> Launches:
+    def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None) -> Launches:
+        # for each panel the layout pass, where there is something to lay out, and the product's
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
-        return workspace_bytes(desc, config, device.compute_units)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
-        if not (desc.M and desc.N):
-            return 0
-        return launches(panels(desc, variant=config))
 
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
-        return SgemmConfig.decode(tile, options)
-
-    def adapt(self, device: Device, desc: GemmDesc, config: SgemmConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: GemmDesc, config: SgemmConfig, measured: Desc, exact: bool) -> SgemmConfig | str:
         if reason := self.supports(device, desc):
             return reason
         return config.refused() or unfit(desc, config) or config
@@ -105,7 +92,7 @@ class HopperSgemm(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: SgemmConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: SgemmConfig) -> tuple[tuple[int, int, int], SgemmConfig]:
         # rows of whole vectors, as the TMA reads them: others would be laid out again first, by another binary than the product's
         depth = -(-TEST_SLICES * config.BK // 4) * 4 + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config

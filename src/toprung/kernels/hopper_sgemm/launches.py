@@ -115,11 +115,8 @@ def panels(call: GemmDesc, limit: int = LIMIT, variant: SgemmConfig = FIRST) -> 
 
 
 def workspace_bytes(call: GemmDesc, variant: SgemmConfig, units: int, limit: int = LIMIT, cut: bool = True) -> int:
-    """Return the scratch memory of a product, on the device: operands laid out, parts of tiles, and a flag for each SM."""
-    if not (call.M and call.N):
-        return 0
-    parts = sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut))
-    return whole(parts) + whole(4 * units) if cut else parts
+    """Return the scratch memory of a product, on the device: operands laid out, and parts of tiles."""
+    return sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut)) if call.M and call.N else 0
 
 
 def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool) -> tuple[int, int, int]:
@@ -171,18 +168,17 @@ class SgemmLaunches(Launches):
         self.cut, self.overlap, self.epilogue = cut, overlap, epilogue
         self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
-        self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
         if kernel is None and not call.beta_zero:
             self._products = {"no beta": self._products[""], "beta": self._kernel(session, True)}
         self.lay = kernel_of(session, lay_source()) if any(laid_out(call, self.variant)) else None
-        parts = sum(_parts(call, self.panels[0], self.variant, self.units, cut)) if self.panels else 0
         self.schedules = [self._schedule(p) for p in self.panels]
         each = zip(self.panels, self.schedules, strict=True)
         launches = [launch for p, deal in each for launch in self._of_panel(session, p, deal)]
         flags = 4 * self.units if cut and self.panels else 0
-        super().__init__(session, Plan(launches, workspace_bytes=whole(parts) if flags else parts, flags_bytes=flags))
+        nbytes = workspace_bytes(call, self.variant, self.units, limit, cut)
+        super().__init__(session, Plan(launches, workspace_bytes=nbytes, flags_bytes=flags))
 
     def _kernel(self, session: Session, adding: bool) -> Kernel:
         """Return the product's kernel, for β = 0 or for another β."""
@@ -238,8 +234,3 @@ class SgemmLaunches(Launches):
         )  # fmt: skip
         for when, kernel in self._products.items():
             yield KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=self.overlap)
-
-
-def launches(pieces: list[Panel]) -> int:
-    """Return the launches of all panels."""
-    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)

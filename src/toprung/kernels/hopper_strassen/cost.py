@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import ACROSS_RATE, LAUNCH, REDUCE_RATE, SPLIT_RATE, product_time
 from toprung.kernels.hopper_strassen.form import PRODUCTS
 from toprung.kernels.hopper_strassen.sizes import half, pieces
@@ -20,6 +20,6 @@ def seconds(desc: GemmDesc, units: int) -> float:
         for rows, across in ((m, desc.trans_a), (n, not desc.trans_b)):
             total += 4 * rows * k * (QUARTERS + PRODUCTS) / (ACROSS_RATE if across else SPLIT_RATE)
         seven = GemmDesc(m, n, k, batch=PRODUCTS, stride_a=m * k, stride_b=k * n, stride_c=m * n)
-        total += product_time(seven, Fp32xConfig(Variant()), units)
+        total += product_time(seven, Fp32xConfig(), units)
         total += 4 * m * n * (PRODUCTS + QUARTERS) / REDUCE_RATE + 4 * LAUNCH
     return total

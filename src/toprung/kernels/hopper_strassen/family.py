@@ -12,58 +12,45 @@ from collections.abc import Iterable
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.base import TEST_EDGE, KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
+from toprung.kernels.base import TEST_EDGE, KernelFamily, Launches, NoConfig
+from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_strassen.cost import seconds
 from toprung.kernels.hopper_strassen.form import STRASSEN
 from toprung.kernels.hopper_strassen.launches import launches
-from toprung.kernels.hopper_strassen.sizes import pieces, supported, workspace_bytes
+from toprung.kernels.hopper_strassen.sizes import supported
 from toprung.kernels.hopper_strassen.sources import combine_source, product_source, sums_source
 
-LAUNCHES = 4
-"""Kernels that a piece starts: two splitting passes, the products, and what makes C of them."""
 
-
-class HopperStrassen(KernelFamily):
+class HopperStrassen(KernelFamily[NoConfig]):
     """Large products on Hopper's Tensor Cores with an eighth fewer operations, as accurate as fp32 in the norm."""
 
     name = "hopper_strassen"
     precision = "fp32x-strassen"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc):
+        if desc.is_vector:
             return "Strassen's form is for products of matrices"
         return supported(device, desc)
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        # the one there is: large products have one tile
-        return [NoConfig()]
-
-    def cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:
         return seconds(desc, device.compute_units)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
 
-    def compile(self, session: Session, desc: GemmDesc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: NoConfig) -> Launches:
         return launches(session, desc)
-
-    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return workspace_bytes(desc)
-
-    def launch_count(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
-        return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0
 
     def texts(self, backend: str) -> Iterable[str]:
         signs = " ".join(str(STRASSEN.signs(which)) for which in "abc")
-        return [*(source.text for source in (product_source(Variant()), sums_source(0, False), combine_source())), signs]
+        return [*(source.text for source in (product_source(Fp32xConfig()), sums_source(0, False), combine_source())), signs]
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        tile = Variant()
+    def test_problem(self, desc: Desc, config: NoConfig) -> tuple[tuple[int, int, int], NoConfig]:
+        tile = Fp32xConfig()
         return (2 * tile.BM + TEST_EDGE, 2 * tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
-        return product_source(Variant())
+    def source(self, device: Device, config: NoConfig) -> Source | None:
+        return product_source(Fp32xConfig())
 
 
 FAMILY = HopperStrassen()

@@ -11,7 +11,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import ROW_BYTES, width
 from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, spread
 from toprung.kernels.hopper_strassen.form import PRODUCTS, STRASSEN, Form
@@ -28,7 +28,7 @@ def cluster_of(half_k: int) -> int:
 
 
 def launches(
-    session: Session, call: GemmDesc, variant: Variant | None = None, form: Form = STRASSEN, longest: int = LONGEST
+    session: Session, call: GemmDesc, config: Fp32xConfig | None = None, form: Form = STRASSEN, longest: int = LONGEST
 ) -> Launches:  # fmt: skip
     """Return the launches of a product, four for each of its pieces."""
     if call.batch > 1:
@@ -37,11 +37,11 @@ def launches(
         raise Unsupported(f"a piece of Strassen's form has sides up to {LONGEST}, not {longest}")
     count = Counter(session)
     every = pieces(call, longest) if call.M and call.N else []
-    made = [launch for p in every for launch in _of_piece(session, call, p, variant or Variant(), form, count)]
+    made = [launch for p in every for launch in _of_piece(session, call, p, config or Fp32xConfig(), form, count)]
     return Launches(session, Plan(made, workspace_bytes=workspace_bytes(call, longest), kept=(count,)), count.read)
 
 
-def _of_piece(session: Session, call: GemmDesc, p: Piece, v: Variant, form: Form, count: Counter) -> list[KernelLaunch]:
+def _of_piece(session: Session, call: GemmDesc, p: Piece, v: Fp32xConfig, form: Form, count: Counter) -> list[KernelLaunch]:
     """Return the launches of a piece: both splitting passes, seven products, and what makes C."""
     units, i, long = session.device.compute_units, np.int32, np.int64
     m, n, k = half(p.rows), half(p.cols), half(p.depth)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
+from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
 from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES, ROWS
 from toprung.kernels.hopper_strassen.form import STRASSEN, Form
@@ -29,10 +29,10 @@ def sums_source(signs: int, across: bool, cluster: int = 1, corrects: bool = Fal
     return _source((ROWS, FP32X / "split.cu", FOLDER / "sums.cu"), "sums", defines)
 
 
-def product_source(variant: Variant) -> Source:
+def product_source(config: Fp32xConfig) -> Source:
     """Return the product's kernel."""
-    defines = {**variant.defines(), DYNAMIC_SHARED: variant.shared_bytes}
-    title = f"strassen_{variant.BM}x{variant.BN}x{CHUNK}"
+    defines = {**config.defines(), DYNAMIC_SHARED: config.shared_bytes}
+    title = f"strassen_{config.BM}x{config.BN}x{CHUNK}"
     return _source((FOLDER / "unguarded.cuh", FP32X / "fp32x.cu"), "fp32x", defines, title)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -11,13 +10,13 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc
-from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
+from toprung.kernels.base import KernelFamily, Launches, NoConfig
 
 CLOCK, FLOPS_PER_CYCLE = 2.5e9, 32
 """Cycles a second of a core, and its operations in each: two AVX2 multiply-adds."""
 
 
-class HostBLAS(KernelFamily):
+class HostBLAS(KernelFamily[NoConfig]):
     """NumPy's product of host arrays."""
 
     name = "numpy"
@@ -29,17 +28,14 @@ class HostBLAS(KernelFamily):
         # empty: it takes every product of host arrays, wherever a device would be
         return ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        return [NoConfig()]
-
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         return self.host_seconds(desc.flops)
 
     def host_seconds(self, flops: int) -> float:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return flops / (FLOPS_PER_CYCLE * CLOCK * cores)
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
         # raise Unsupported: host arrays need no session (`toprung.execute.host.numpy_product`)
         raise Unsupported("NumPy multiplies arrays in the host's memory, and these are on a device")
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from toprung import backends
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import Plan
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches, TileConfig, tile_of
-from toprung.kernels.blocks import check_candidate
+from toprung.gemm.desc import Desc
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Launches, TileConfig
 from toprung.kernels.launch import direct, longs, uints, walkers
-from toprung.kernels.record import LibraryKernel
+from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.tile import Tile
 
 RECORD = LibraryKernel(
@@ -27,10 +25,11 @@ RECORD = LibraryKernel(
 )
 
 
-class Plain(KernelFamily):
+class Plain(RecordFamily):
     """The family of last resort."""
 
     name = "plain"
+    records = (RECORD,)
 
     def supports(self, device: Device, desc: Desc) -> str:
         # empty: it computes everything
@@ -39,15 +38,15 @@ class Plain(KernelFamily):
     def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
         return [TileConfig(RECORD.tile_for(device))]
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
         # infinity: anything else that can run is better
         return math.inf
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
 
     def compile(self, session: Session, desc: Desc, config: TileConfig) -> Launches:
-        if isinstance(desc, GemmDesc):
+        if not desc.is_vector:
             a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
             b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
             sizes = desc.M, desc.N, desc.K
@@ -59,27 +58,13 @@ class Plain(KernelFamily):
         groups, fixed = walkers(sizes[0] * sizes[1] * strides[0], items), [*uints(*sizes), *longs(*strides)]
         return Launches(session, Plan([direct(session, RECORD, config, groups, (items,), fixed)]))
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        # A tile; there are no switches
-        if not tile:
-            raise ValueError("plain needs a tile")
-        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
-        check_candidate(RECORD, made.tile, made.options)
-        return made
-
-    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         return RECORD.refused(config, device) or config
 
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), RECORD.text()]
-
-    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         # A few elements more than a work-group has; of a vector a hundred
         rows = 100 if desc.is_vector else config.tile.BM + TEST_EDGE
         return (rows, config.tile.BN + TEST_EDGE, TEST_SLICES + TEST_EDGE), config
-
-    def source(self, device: Device, config: TileConfig) -> Source | None:
-        return RECORD.source_for(config.tile, config.options, device)
 
 
 FAMILY = Plain()

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from toprung import backends
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.classes import FEW, is_skinny
-from toprung.gemm.desc import Desc
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
-from toprung.kernels.blocks import CPU_RATE, check_candidate
+from toprung.gemm.desc import Desc, Skinny
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import split_k_bytes
+from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
@@ -53,10 +52,15 @@ class SkinnyConfig(TileConfig):
         return f"{self.kernel} {self.tile}"
 
 
-class SkinnyFamily(KernelFamily):
+class SkinnyFamily(RecordFamily[SkinnyConfig]):
     """The kernels for short sides."""
 
     name = "skinny"
+    config = SkinnyConfig
+    records: tuple[LibraryKernel, ...] = (ROWS, COLUMNS, ADD)
+
+    def record(self, config: SkinnyConfig) -> LibraryKernel:
+        return RECORDS[config.kernel]
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_empty:
@@ -106,26 +110,16 @@ class SkinnyFamily(KernelFamily):
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return split_k_bytes(desc, config.slices)
-
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return 2 if config.slices > 1 else 1
-
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
-        if not tile:
-            raise ValueError("skinny needs a tile")
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
             tile = {**tile, "VEC": tile["VA"]}
             del tile["VA"]
         later = {FOLD.name: FOLD.default, ROOM.name: ROOM.default}  # older entries do not name them
-        made = SkinnyConfig(tile_of(tile), _complete({**later, **options}))
-        check_candidate(RECORDS[made.kernel], made.tile, made.options)
-        return made
+        return super().decode(tile, {**later, **options})
 
-    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         s, tile = desc.skinny, config.tile
         if s.few > FEW or reader(s) != config.kernel:
             return f"skinny/{config.kernel} does not compute such a product"
@@ -133,25 +127,24 @@ class SkinnyFamily(KernelFamily):
         if (tile.VEC or tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):
             return "its accesses are wider than the operands allow"
         measured_blocks = -(-measured.skinny.length // tile.BM) * measured.batch
-        slices = adapted_slices(s.depth, iteration_depth(tile), config.slices, block_count(s, tile), measured_blocks, exact)
-        made = SkinnyConfig(with_slices(tile, slices), tuple(sorted({**dict(config.options), "SMALL": small_of(s)}.items())))
-        record = RECORDS[config.kernel]
-        return record.refused(made, device) or replace(made, options=_complete(record.options(device, dict(made.options))))
+        wanted = adapted_slices(s.depth, iteration_depth(tile), config.slices, block_count(s, tile), measured_blocks, exact)
+        if not (slices := self._possible(s, tile, wanted)):
+            return "it would have no slices of K"
+        made = SkinnyConfig(with_slices(tile, slices), _complete({**dict(config.options), "SMALL": small_of(s)}))
+        return self.complete(device, made)
 
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), ROWS.text(), COLUMNS.text(), ADD.text()]
+    def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
+        """Return the slices of K for a product and a tile, about as many as are wanted; 0 if there can be none."""
+        return wanted
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], SkinnyConfig]:
         s, tile = desc.skinny, config.tile
         length, piece = 2 * tile.BM + TEST_EDGE, iteration_depth(tile)
         depth = TEST_SLICES * piece + TEST_EDGE
         small = replace(config, tile=with_slices(tile, whole_slices(depth, piece, min(config.slices, TEST_SLICES))))
         return ((s.few, length, depth) if s.swapped else (length, s.few, depth)), small
-
-    def source(self, device: Device, config: SkinnyConfig) -> Source:
-        return RECORDS[config.kernel].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         if self.supports(device, desc):

@@ -6,17 +6,16 @@ capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from toprung import backends
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, Skinny
-from toprung.kernels.base import Axes, KernelConfig, Launches, Point
+from toprung.kernels.base import Axes, Launches, Point
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
@@ -53,6 +52,12 @@ class SkinnyCluster(SkinnyFamily):
     """The kernels for short sides with slices of K in clusters."""
 
     name = "skinny_cluster"
+    records = (RECORDS["rows", 2], RECORDS["columns", 2])
+
+    def record(self, config: SkinnyConfig) -> LibraryKernel:
+        if not 2 <= config.slices <= LARGEST:
+            raise ValueError(f"skinny_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
+        return RECORDS[config.kernel, config.slices]
 
     def supports(self, device: Device, desc: Desc) -> str:
         return no_clusters(device) or super().supports(device, desc)
@@ -65,8 +70,9 @@ class SkinnyCluster(SkinnyFamily):
         for tile in teams(s):
             for slices in SLICES:
                 few = slices * block_count(s, tile) <= MOST * device.compute_units
-                if few and _fits(s, tile, slices) and self._record(tile, slices).allows(tile, options, device):
-                    yield SkinnyConfig(with_slices(tile, slices), options)
+                made = SkinnyConfig(with_slices(tile, slices), options)
+                if few and _fits(s, tile, slices) and self.record(made).allows(tile, options, device):
+                    yield made
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
@@ -85,48 +91,23 @@ class SkinnyCluster(SkinnyFamily):
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
         config = launched(session.device, desc, config)
-        return skinny_launches(session, desc, self._record(config.tile, slices), config, piece, meet=True)
-
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        # 0: slices meet in shared memory
-        return 0
-
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return 1
+        return skinny_launches(session, desc, self.record(config), config, piece, meet=True)
 
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
-        made = super().decode(tile, options)
-        if not 2 <= made.slices <= LARGEST:
-            raise ValueError(f"skinny_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
-        return made
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
+        return self.supports(device, desc) or super().adapt(device, desc, config, measured, exact)
 
-    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        if reason := self.supports(device, desc):
-            return reason
-        made = super().adapt(device, desc, config, measured, exact)
-        if isinstance(made, str):
-            return made
-        assert isinstance(made, SkinnyConfig)
-        slices = min(made.slices, LARGEST)
-        if slices < 2 or not _fits(desc.skinny, made.tile, slices):
-            return "it would have no slices of K"
-        made = replace(made, tile=with_slices(made.tile, slices))
-        return self._record(made.tile, slices).refused(made, device) or made
-
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), *(RECORDS[kernel, 2].text() for kernel in record.RECORDS)]
+    def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
+        slices = min(wanted, LARGEST)
+        return slices if slices >= 2 and _fits(s, tile, slices) else 0
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], SkinnyConfig]:
         (M, N, _), _ = super().test_problem(desc, config)
         # K is no multiple of a slice, but of the widest access: rows that run along K begin where operands of the product may
         return (M, N, 2 * config.slices * iteration_depth(config.tile) - 4), config
-
-    def source(self, device: Device, config: SkinnyConfig) -> Source:
-        return self._record(config.tile, config.slices).source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         found = super().space(device, desc)
@@ -137,14 +118,10 @@ class SkinnyCluster(SkinnyFamily):
         if (
             made is None
             or not 2 <= made.slices <= LARGEST
-            or not self._record(made.tile, made.slices).allows(replace(made.tile, SPLIT_K=None), made.options, device)
+            or not self.record(made).allows(replace(made.tile, SPLIT_K=None), made.options, device)
         ):
             return None
         return made
-
-    @staticmethod
-    def _record(tile: Tile, slices: int) -> LibraryKernel:
-        return RECORDS["columns" if tile.KU else "rows", slices]
 
 
 def _fits(s: Skinny, tile: Tile, slices: int) -> bool:

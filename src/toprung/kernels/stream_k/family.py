@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from toprung import backends
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, B, C, Handle, KernelLaunch, Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import chain_lengths, in_chains, memory, uints
-from toprung.kernels.record import LibraryKernel, Switch
+from toprung.kernels.launch import in_chains, memory, uints
+from toprung.kernels.record import LibraryKernel, RecordFamily, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
 
@@ -82,10 +81,11 @@ PEAK_SHARE = 0.76
 """Share of the fp32 peak that it should reach: rung 17 of turing did at 4096, through OpenCL."""
 
 
-class StreamK(KernelFamily):
+class StreamK(RecordFamily):
     """One large product in pieces of blocks."""
 
     name = "stream_k"
+    records = (RECORD, COLLECT)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector or desc.batch > 1:
@@ -99,13 +99,12 @@ class StreamK(KernelFamily):
 
     def _is_shallow(self, device: Device, desc: Desc) -> bool:
         """Return True for a product whose time the block model tells: one chain of K, results that are written as they lie."""
-        if device.kind != "gpu" or not isinstance(desc, GemmDesc) or self.supports(device, desc):
+        if device.kind != "gpu" or desc.is_vector or self.supports(device, desc):
             return False
         return LEAST_SHALLOW <= desc.K <= blocks.SHALLOW and desc.widths[2] == 4 and desc.M * desc.N >= blocks.UNCUT_SHALLOW
 
     def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
-        if self._is_shallow(device, desc):
-            assert isinstance(desc, GemmDesc)
+        if not desc.is_vector and self._is_shallow(device, desc):
             return blocks.block_seconds(device, desc, Block(config.tile, EFFICIENCY, PER_UNIT), config.tile, 1)
         peak = device.peak_gflops
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
@@ -113,38 +112,17 @@ class StreamK(KernelFamily):
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
-
-    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
-
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        if not tile:
-            raise ValueError("stream_k needs a tile")
-        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
-        blocks.check_candidate(RECORD, made.tile, made.options)
-        return made
-
-    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        if not isinstance(desc, GemmDesc) or desc.batch > 1:
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
+        if desc.is_vector or desc.batch > 1:
             return "it multiplies two matrices"
         if reason := blocks.too_wide(desc, config.tile):
             return reason
         options = blocks.layout_options(desc, config.tile, dict(config.options), desc.widths[2])
-        made = TileConfig(replace(config.tile, SPLIT_K=None), options)
-        complete = tuple(sorted(RECORD.options(device, dict(options)).items()))
-        return RECORD.refused(made, device) or replace(made, options=complete)
+        return self.complete(device, TileConfig(replace(config.tile, SPLIT_K=None), options))
 
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), RECORD.text(), COLLECT.text()]
-
-    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
-
-    def source(self, device: Device, config: TileConfig) -> Source:
-        return RECORD.source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST
@@ -173,15 +151,6 @@ def listed(desc: GemmDesc, config: TileConfig, units: int) -> Work:
     options = dict(config.options)
     slots, least = max(1, options["RESIDENT"]) * units, max(1, SAVED // (config.tile.BK or 1))
     return work(desc.M, desc.N, desc.K, config.tile, slots, least, options["GROUP_M"])
-
-
-def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
-    """Return the lists of work of all launches of a product."""
-    if desc.is_empty:
-        return []
-    assert isinstance(desc, GemmDesc)
-    depths = chain_lengths(desc.K, longest_launch(config.options))
-    return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
 
 
 def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:

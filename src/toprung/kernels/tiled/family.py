@@ -5,22 +5,22 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import A, B, C, First, Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, split_k_bytes, summed, uints
+from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
+from toprung.kernels.record import RecordFamily
 from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
 from toprung.tile import Tile
@@ -29,10 +29,12 @@ CPU_DEEP = 1024
 """K from which on sums are split on a CPU that blocks of C leave partly idle."""
 
 
-class Tiled(KernelFamily):
+class Tiled(RecordFamily):
     """The tunable block kernel."""
 
     name = "tiled"
+    records = (RECORD, ADD)
+    ranked = predicts = True
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector:
@@ -75,12 +77,6 @@ class Tiled(KernelFamily):
             for piece in (desc if depth == desc.K else replace(desc, K=depth),)  # the same product keeps what it knows of itself
         )
 
-    def relative_cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float | None:
-        if device.kind != "gpu" or desc.is_vector:
-            return None
-        found = self.cost(device, desc, config)
-        return found if found < float("inf") else None
-
     def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         groups = block_count(desc, config.tile) * config.slices
         why = f"least by the cost model: {groups} work-groups for {device.compute_units} compute units"
@@ -93,24 +89,10 @@ class Tiled(KernelFamily):
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        return split_k_bytes(desc, config.slices)
-
-    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
-        longest = blocks.longest_launch(config.options) * config.slices
-        return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
-
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        if not tile:
-            raise ValueError("tiled needs a tile")
-        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
-        blocks.check_candidate(RECORD, made.tile, made.options)
-        return made
-
-    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        if not isinstance(desc, GemmDesc):
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
+        if desc.is_vector:
             return "it multiplies matrices"
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
@@ -121,14 +103,11 @@ class Tiled(KernelFamily):
         if blocks.chain_of(desc, made) is None:
             return "it has no registers for short chains"
         options = blocks.layout_options(desc, made, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
-        return RECORD.refused(TileConfig(made, options), device) or TileConfig(made, _complete(device, options))
-
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), RECORD.text(), ADD.text()]
+        return self.complete(device, TileConfig(made, options))
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
         slices = whole_slices(depth, tile.BK or 1, min(config.slices, TEST_SLICES))
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
@@ -180,10 +159,6 @@ class Tiled(KernelFamily):
         depth = slice_depth(desc.depth, tile.BK or 1, config.slices) + 64 / (tile.BK or 1)
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
 
-    def blocked(self, config: KernelConfig) -> TileConfig | None:
-        # the configuration: it is what the ranking model is of
-        return config if isinstance(config, TileConfig) else None
-
 
 def is_regrouped(config: TileConfig) -> bool:
     """Return True if lanes exchange results before they write them: C's accesses are narrower than pieces, and there is room.
@@ -204,7 +179,7 @@ def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[
     made = with_slices(tile, slices)
     chain = blocks.chain_of(desc, made)
     options["CHAIN"] = blocks.shortest_chain(desc.K, tile) if chain is None else chain
-    return TileConfig(made, _complete(device, tuple((options | dict(switches)).items())))
+    return TileConfig(made, RECORD.complete(device, (options | dict(switches)).items()))
 
 
 def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
@@ -268,11 +243,6 @@ def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileC
         ("VC", width_of_c(desc, one.tile, slices)),
     )  # fmt: skip
     return TileConfig(with_slices(one.tile, slices), options)
-
-
-def _complete(device: Device, options: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Return every switch with its value, sorted by name."""
-    return tuple(sorted(RECORD.options(device, dict(options)).items()))
 
 
 def _cpu_slices(device: Device, desc: GemmDesc, tile: Tile) -> int:

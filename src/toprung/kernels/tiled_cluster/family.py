@@ -6,22 +6,21 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from toprung import backends
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
-from toprung.kernels.record import LibraryKernel
+from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
 from toprung.kernels.tiled.family import arguments, configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD as TILED
@@ -59,13 +58,20 @@ def _record(slices: int) -> LibraryKernel:
 RECORDS = {slices: _record(slices) for slices in range(2, LARGEST + 1)}
 
 
-class TiledCluster(KernelFamily):
+class TiledCluster(RecordFamily):
     """The tunable block kernel with slices of K in clusters."""
 
     name = "tiled_cluster"
+    records = (RECORDS[2],)
+    predicts = True
+
+    def record(self, config: TileConfig) -> LibraryKernel:
+        if config.slices not in RECORDS:
+            raise ValueError(f"tiled_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
+        return RECORDS[config.slices]
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) == 1:
+        if desc.is_vector or min(desc.M, desc.N) == 1:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
@@ -95,10 +101,6 @@ class TiledCluster(KernelFamily):
         regrouped = is_regrouped(config)
         return blocks.block_seconds(device, desc, like, config.tile, config.slices, regrouped=regrouped, clustered=True)
 
-    def relative_cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float | None:
-        found = self.cost(device, desc, config)
-        return found if found < float("inf") else None
-
     def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         groups = block_count(desc, config.tile) * config.slices
         return (
@@ -116,18 +118,11 @@ class TiledCluster(KernelFamily):
         if groups > MOST_GROUPS:
             raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         fixed = arguments(desc, tile, slices, desc.ldc, desc.stride_c, 0)  # slices lie in no memory: no stride between them
-        return Launches(session, Plan([direct(session, RECORDS[slices], config, (groups, slices), (tile.work_items,), fixed)]))
+        return Launches(session, Plan([direct(session, self.record(config), config, (groups, slices), (tile.work_items,), fixed)]))
 
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
-        if made.slices not in RECORDS:
-            raise ValueError(f"tiled_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
-        blocks.check_candidate(TILED, made.tile, made.options)
-        return made
-
-    def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> TileConfig | str:
         if reason := self.supports(device, desc):
             return reason
         tile = config.tile
@@ -139,21 +134,13 @@ class TiledCluster(KernelFamily):
         if slices < 2 or not self._fits(device, desc, tile, slices):
             return "it would have no slices of K"
         options = blocks.layout_options(desc, tile, dict(config.options), desc.widths[2])
-        made = with_cluster(TileConfig(tile, options), slices)
-        complete = tuple(sorted(TILED.options(device, dict(options)).items()))
-        return RECORDS[slices].refused(made, device) or replace(made, options=complete)
-
-    def texts(self, backend: str) -> Iterable[str]:
-        return [backends.prelude(backend), RECORDS[2].text()]
+        return self.complete(device, with_cluster(TileConfig(tile, options), slices))
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, 2 * config.slices * (tile.BK or 1) - 4), config
-
-    def source(self, device: Device, config: TileConfig) -> Source:
-        return RECORDS[config.slices].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         if self.supports(device, desc):

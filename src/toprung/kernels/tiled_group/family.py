@@ -14,7 +14,7 @@ from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.kernels import epilogue as epilogues
-from toprung.kernels.base import GroupLaunches, KernelConfig, KernelFamily, Launches, Member
+from toprung.kernels.base import GroupLaunches, KernelFamily, Launches, Member, NoConfig
 from toprung.kernels.group import MOST_MATRICES, Matrix, PackedGroup, matrices
 from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
@@ -26,7 +26,7 @@ LARGEST_SIDE, MOST_TILES = LARGEST - 256, 1 << 20
 """Largest side, to which the kernel adds a tile's with 31 bits; and tiles of a product, of which a group counts all with 32."""
 
 
-class TiledGroup(KernelFamily):
+class TiledGroup(KernelFamily[NoConfig]):
     """Plain fp32 products in tiles, only ever together."""
 
     name = "tiled_group"
@@ -35,21 +35,21 @@ class TiledGroup(KernelFamily):
     def supports(self, device: Device, desc: Desc) -> str:
         return "it computes products that share a launch, none by itself"
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[KernelConfig]:
+    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
         return ()
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         return float("inf")
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
         raise Unsupported(f"{self.name}: {self.supports(session.device, desc)}")
 
     # groups
 
-    def group_share(self, device: Device, desc: Desc) -> float:
+    def group_share(self, device: Device, desc: GemmDesc) -> float:
         if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
             return float("inf")
-        if not isinstance(desc, GemmDesc) or desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
+        if desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
             return float("inf")
         if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
             return float("inf")

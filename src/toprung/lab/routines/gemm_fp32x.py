@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from toprung.backends.base import Buffer
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import filling
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.lab.routines.base import Step, each_launch
@@ -20,10 +20,10 @@ from toprung.oracle.gemm import Gemm
 BRINGS = "A and the transpose of B, each element as two fp16 terms"
 
 
-def variant_of(compiled: Compiled[Rung]) -> Variant:
+def config_of(compiled: Compiled[Rung]) -> Fp32xConfig:
     """Return the product's parameters from a rung's tile, macros and switches."""
     chosen = {**compiled.tile.given(), **compiled.record.defines, **compiled.options}
-    return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
+    return Fp32xConfig(**{f.name: chosen[f.name] for f in fields(Fp32xConfig) if f.name in chosen})
 
 
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
@@ -37,7 +37,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)
-    slices = slices or filling(desc, variant, session.device.compute_units)
-    plan = Fp32xLaunches(session, desc, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
+    config, slices = config_of(compiled), compiled.options.get("SLICES", 1)
+    config = replace(config, slices=slices or filling(desc, config, session.device.compute_units))
+    plan = Fp32xLaunches(session, desc, config, overlap=bool(compiled.options.get("OVERLAP", 0)))
     return each_launch(plan, compiled.record.name, problem, buffers)

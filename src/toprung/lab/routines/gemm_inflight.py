@@ -7,7 +7,7 @@ from typing import Any
 
 from toprung.backends.base import Buffer
 from toprung.errors import Unsupported
-from toprung.gemm.desc import GemmDesc, described
+from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import FAMILY
@@ -30,8 +30,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc = described(problem.describe())
-    assert isinstance(desc, GemmDesc)
-    if reason := FAMILY.supports(session.device, desc):
+    if (reason := FAMILY.supports(session.device, desc)) or desc.is_vector:
         raise Unsupported(reason)
     chosen = {**compiled.tile.given(), **compiled.record.defines}
     config = InflightConfig(chosen["BM"] // 64, chosen["BN"], chosen["STAGES"], chosen["GROUP"], chosen["SLICES"])

@@ -14,7 +14,7 @@ from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
 from toprung.kernels.hopper_strassen.launches import launches
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
-from toprung.lab.routines.gemm_fp32x import variant_of
+from toprung.lab.routines.gemm_fp32x import config_of
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
@@ -35,5 +35,5 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if reason := supported(session.device, desc):
         raise Unsupported(reason)
     form = WINOGRAD if compiled.options.get("WINOGRAD") else STRASSEN
-    plan = launches(session, desc, variant_of(compiled), form)
+    plan = launches(session, desc, config_of(compiled), form)
     return each_launch(plan, compiled.record.name, problem, buffers)
