@@ -379,19 +379,19 @@ class CUDASession:
         self._alive()
         if array.nbytes:
             source = np.ascontiguousarray(array)
-            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
+            self._do(self._driver.cuMemcpyHtoDAsync(buffer.handle, source.ctypes.data, source.nbytes, self.queue))
             self.synchronize()
 
     @beside_captures()
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
-            self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer), array.nbytes, self.queue))
+            self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, buffer.handle, array.nbytes, self.queue))
             self.synchronize()
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Any,
         groups: Sequence[int],
         local: Sequence[int],
         args: Sequence[Buffer | np.generic],
@@ -399,7 +399,6 @@ class CUDASession:
     ) -> Launch:
         # lay the arguments out once, so that a launch is one call
         self._alive()
-        assert isinstance(kernel, CUDAKernel)
         driver, what = self._driver, f"{described(kernel.source)} on {self.device}"
         grid, block = checked(what, kernel, groups, local)
         if kernel.source.language == "cubin":
@@ -429,7 +428,7 @@ class CUDASession:
 
         ``box``: rows and columns; a row of it has 128 bytes at most and comes swizzled by 128 bytes. Wants rows of whole 16 bytes.
         """
-        return self._encoded("fp16", _pointer(buffer), (rows, cols), 2 * cols, box)
+        return self._encoded("fp16", buffer.handle, (rows, cols), 2 * cols, box)
 
     def _encoded(self, of: str, address: int, shape: tuple[int, int], stride: int, box: tuple[int, int]) -> np.void:
         self._alive()
@@ -459,7 +458,7 @@ class CUDASession:
             ) from None
         return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 
-    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
         raise Unsupported("CUDA has no launch without a block size")
 
     def branch(self) -> CUDASession:
@@ -474,7 +473,7 @@ class CUDASession:
         # host to device, not waited for; from memory that is not pinned the driver waits by itself
         self._alive()
         if array.nbytes:
-            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), array.ctypes.data, array.nbytes, self.queue))
+            self._do(self._driver.cuMemcpyHtoDAsync(buffer.handle, array.ctypes.data, array.nbytes, self.queue))
 
     def submit(self) -> None:
         # nothing to do: a stream passes on what it is given
@@ -599,12 +598,12 @@ class CUDASession:
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
         # put a copy of pinned memory to byte `offset` of a buffer into a queue; does not wait
         self._alive()
-        self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer) + offset, array.ctypes.data, array.nbytes, queue))
+        self._do(self._driver.cuMemcpyHtoDAsync(buffer.handle + offset, array.ctypes.data, array.nbytes, queue))
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
         # put a copy from byte `offset` of a buffer to pinned memory into a queue; does not wait
         self._alive()
-        self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer) + offset, array.nbytes, queue))
+        self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, buffer.handle + offset, array.nbytes, queue))
 
     def record(self, queue: Any) -> Any:
         self._alive()
@@ -659,8 +658,3 @@ class CUDASession:
         return LaunchError(
             f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
         )
-
-
-def _pointer(buffer: Buffer) -> int:
-    assert isinstance(buffer, CUDABuffer)
-    return buffer.pointer

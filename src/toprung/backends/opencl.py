@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends import cuda, pocl_cache, pocl_cpu
-from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source, Workspace
+from toprung.backends.base import Buffer, Launch, Resources, Session, Source, Workspace
 from toprung.backends.plan import SMALLEST, WORKSPACE, First, Handle, KernelLaunch, Plan, Run, Scalar
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
@@ -395,16 +395,16 @@ class OpenCLSession:
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
-            self._cl.enqueue_copy(self.queue, _raw(buffer), np.ascontiguousarray(array), is_blocking=True)
+            self._cl.enqueue_copy(self.queue, buffer.handle, np.ascontiguousarray(array), is_blocking=True)
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
-            self._cl.enqueue_copy(self.queue, array, _raw(buffer), is_blocking=True)
+            self._cl.enqueue_copy(self.queue, array, buffer.handle, is_blocking=True)
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Any,
         groups: Sequence[int],
         local: Sequence[int],
         args: Sequence[Buffer | np.generic],
@@ -413,18 +413,17 @@ class OpenCLSession:
         total = tuple(g * n for g, n in zip(groups, local, strict=True))
         return self._bound(kernel, total, tuple(local), args)
 
-    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
         return self._bound(kernel, tuple(items), None, args)
 
     def _bound(
-        self, kernel: Kernel, total: tuple[int, ...], items: tuple[int, ...] | None, args: Sequence[Buffer | np.generic]
+        self, kernel: Any, total: tuple[int, ...], items: tuple[int, ...] | None, args: Sequence[Buffer | np.generic]
     ) -> Launch:
         self._alive()
-        assert isinstance(kernel, OpenCLKernel)
         self._need_room_for(kernel, items or total)
         cl, queue = self._cl, self.queue
         bound = _kernel_object(cl, kernel.program, kernel.source.kernel)
-        bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
+        bound.set_args(*(a if isinstance(a, np.generic) else a.handle for a in args))
         kept = tuple(args)  # the runtime need not keep memory alive that only an argument refers to
 
         def launch() -> None:
@@ -457,7 +456,7 @@ class OpenCLSession:
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
-            event = self._cl.enqueue_copy(self.queue, _raw(buffer), array, is_blocking=False)
+            event = self._cl.enqueue_copy(self.queue, buffer.handle, array, is_blocking=False)
             self._uploads.append(event)  # pyopencl waits for the copy when its event goes
 
     def submit(self) -> None:
@@ -489,8 +488,7 @@ class OpenCLSession:
 
     def _planned(self, launch: KernelLaunch) -> tuple[Any, tuple[int, ...], tuple[int, ...], list[tuple[int, Any]], str]:
         """Return a kernel object with the arguments that stay, its items, and the arguments that change with their places."""
-        kernel = launch.kernel
-        assert isinstance(kernel, OpenCLKernel)
+        kernel: Any = launch.kernel
         made = _kernel_object(self._cl, kernel.program, kernel.source.kernel)
         changing = list[tuple[int, Any]]()
         for i, argument in enumerate(launch.arguments):
@@ -567,7 +565,7 @@ class OpenCLSession:
     def in_sight(self, buffer: Buffer) -> None:
         """Wait, and make what kernels wrote into memory of ``over_host`` visible to the host."""
         self._alive()
-        cl, raw = self._cl, _raw(buffer)
+        cl, raw = self._cl, buffer.handle
         mapped, _ = cl.enqueue_map_buffer(self.queue, raw, cl.map_flags.READ, 0, (buffer.nbytes,), np.uint8)
         mapped.base.release(self.queue)
         self.queue.finish()
@@ -579,13 +577,13 @@ class OpenCLSession:
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
         # put a copy of host memory to byte `offset` of a buffer into a queue; does not wait
         self._alive()
-        self._cl.enqueue_copy(queue, _raw(buffer), array, dst_offset=offset, is_blocking=False)
+        self._cl.enqueue_copy(queue, buffer.handle, array, dst_offset=offset, is_blocking=False)
         queue.flush()
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
         # put a copy from byte `offset` of a buffer to host memory into a queue; does not wait
         self._alive()
-        self._cl.enqueue_copy(queue, array, _raw(buffer), src_offset=offset, is_blocking=False)
+        self._cl.enqueue_copy(queue, array, buffer.handle, src_offset=offset, is_blocking=False)
         queue.flush()
 
     def record(self, queue: Any) -> Any:
@@ -622,8 +620,3 @@ class OpenCLSession:
     def _alive(self) -> None:
         if _forked:
             raise ForkedDevice(str(self.device))
-
-
-def _raw(buffer: Buffer) -> Any:
-    assert isinstance(buffer, OpenCLBuffer)
-    return buffer.raw

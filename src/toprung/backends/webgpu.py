@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import backends
-from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.backends.base import Buffer, Launch, Resources, Session, Source
 from toprung.backends.opencl import clock_from_outside
 from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
@@ -325,28 +325,26 @@ class WebGPUSession:
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self.submit()
         if array.nbytes:
-            assert isinstance(buffer, WebGPUBuffer)
             try:
-                self._device.queue.write_buffer(buffer.raw, buffer.offset, np.ascontiguousarray(array))
+                self._device.queue.write_buffer(*buffer.handle, np.ascontiguousarray(array))
             except self._wgpu.GPUError as error:
                 raise self._lost(error) from None
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self.submit()
         if array.nbytes:
-            assert isinstance(buffer, WebGPUBuffer)
-            array.reshape(-1).view(np.uint8)[...] = np.frombuffer(self._read(buffer.raw, buffer.offset, array.nbytes), np.uint8)
+            array.reshape(-1).view(np.uint8)[...] = np.frombuffer(self._read(buffer.handle, array.nbytes), np.uint8)
 
-    def _read(self, raw: Any, offset: int, nbytes: int) -> memoryview:
+    def _read(self, at: tuple[Any, int], nbytes: int) -> memoryview:
         try:
-            found: memoryview = self._device.queue.read_buffer(raw, offset, nbytes)
+            found: memoryview = self._device.queue.read_buffer(*at, nbytes)
         except (self._wgpu.GPUError, RuntimeError) as error:  # mapping a lost device's memory is a RuntimeError
             raise self._lost(error) from None
         return found
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Any,
         groups: Sequence[int],
         local: Sequence[int],
         args: Sequence[Buffer | np.generic],
@@ -354,7 +352,6 @@ class WebGPUSession:
     ) -> Launch:
         # put scalars into a uniform buffer, and it and the buffers into a bind group; `local` is the text's own affair
         self._alive()
-        assert isinstance(kernel, WebGPUKernel)
         what = f"{kernel.source.name} with {kernel.source.defines_text()}"
         grid = (*groups, 1, 1)[:3]
         if max(grid) > self._groups:
@@ -377,8 +374,8 @@ class WebGPUSession:
                 uniform = self._device.create_buffer_with_data(data=padded, usage="UNIFORM")
                 entries.append({"binding": 0, "resource": {"buffer": uniform, "offset": 0, "size": len(padded)}})
             for number, part in enumerate(buffers, 1):
-                assert isinstance(part, WebGPUBuffer)
-                resource = {"buffer": part.raw, "offset": part.offset, "size": max(part.nbytes, 4)}
+                raw, offset = part.handle
+                resource = {"buffer": raw, "offset": offset, "size": max(part.nbytes, 4)}
                 entries.append({"binding": number, "resource": resource})
             group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
         except self._wgpu.GPUError as error:
@@ -463,7 +460,7 @@ class WebGPUSession:
             encoder = self._device.create_command_encoder()
             encoder.resolve_query_set(mark.queries, mark.index, 1, to, 0)
             self._device.queue.submit([encoder.finish()])
-            mark.seconds = int(np.frombuffer(self._read(to, 0, 8), np.uint64)[0]) * self._period * 1e-9
+            mark.seconds = int(np.frombuffer(self._read((to, 0), 8), np.uint64)[0]) * self._period * 1e-9
             mark.queries = None
         return mark.seconds
 
@@ -479,7 +476,7 @@ class WebGPUSession:
     def synchronize(self) -> None:
         self.submit()
         done = self._device.create_buffer(size=4, usage=USAGE)
-        self._read(done, 0, 4)
+        self._read((done, 0), 4)
 
     def clock_mhz(self) -> float | None:
         # the clock that another interface to the device reads: WebGPU has none

@@ -112,8 +112,7 @@ def run(ready: Ready) -> None:
     """Compute C = f(A·B + bias): in one launch, or C takes the bias first, the product is added to it, and f comes last."""
     call, given, bias, packed, activation = ready
     a, c = given.a.operand, given.c
-    if ready.is_fused:
-        assert isinstance(call, OnDevice)
+    if isinstance(call, OnDevice) and ready.is_fused:
         call.run(1.0, given.a, given.b, 1.0 if bias is not None else 0.0, c, packed, bias)
         return
     on_device = a.home.kind != HOST

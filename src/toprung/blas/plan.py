@@ -35,9 +35,9 @@ class Plan:
         self._call = call = decided(1.0, given.a, given.b, 0.0, given.c, self._how)
         self.shape = call.shape = given.shape
         terms = self._packed.terms if self._packed else None
-        self._terms = terms if isinstance(call, OnDevice) and call.executable.accepts(terms) else None
-        if self._terms is not None:
-            assert isinstance(call, OnDevice)
+        self._terms = None
+        if isinstance(call, OnDevice) and call.executable.accepts(terms):
+            self._terms = terms
             call.take_split_beforehand()
         first, second, result = given.first, given.second, given.result
         self._kinds, self._generation = (type(a), type(b)), forks.generation

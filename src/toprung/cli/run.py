@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.text import Text
@@ -132,8 +132,7 @@ def _grid(rows: Sequence[Row], title: str) -> Grid:
         Column("local bytes", 3), Column("load ms", 2), Column(names.GRADE, 4),
     ])  # fmt: skip
     for row in rows:
-        m, form = row.measurement, row.who
-        assert isinstance(form, LoadedRung)
+        m, form = row.measurement, cast(LoadedRung, row.who)
         used = form.resources
         cells: dict[str, str | Text] = {
             "code": form.label, "load ms": ms_text(statistics.median(form.load_seconds)) if form.load_seconds else "–",

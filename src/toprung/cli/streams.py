@@ -23,9 +23,8 @@ SPELLED = str.maketrans({
 """Characters that commands print, in ASCII, for encodings that lack them."""
 
 
-def _spelled(error: UnicodeError) -> tuple[str, int]:
+def _spelled(error: Any) -> tuple[str, int]:
     """Return what stands for characters that an encoding lacks; those that are not ours, as in names of files, are escaped."""
-    assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     plain = RAISED.sub(lambda exponent: f"^{unicodedata.normalize('NFKC', exponent[0])}", lacking).translate(SPELLED)
     return plain.encode("ascii", "backslashreplace").decode(), error.end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from toprung import forks
@@ -102,8 +102,7 @@ class Executor:
         device, store = self.session.device, self.autotuner.store
         if not desc.is_vector and desc.is_mixed:
             halves = mixed.select(device, desc, precision, own)
-            assert isinstance(halves, Selection), "the operands are converted first"
-            return halves
+            return cast(Selection, halves)  # a reason only where the operands are converted first
         unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
         found = select(device, desc, own, precision, store)
         while (unproven := found.unproven) is not None and not store.proved(unproven, device):

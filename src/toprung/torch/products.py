@@ -325,8 +325,7 @@ def started(
             call.start(a, b, bias, at_a, at_b, bias.data_ptr(), float(alpha), float(beta))
             return bias
         made = a.new_empty(entry.shape) if out is None else out
-        if entry.fused:
-            assert isinstance(call, OnDevice)
+        if entry.fused and isinstance(call, OnDevice):
             call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), float(beta), bias.data_ptr())
             return made
         call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), 0.0)
