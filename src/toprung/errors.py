@@ -125,6 +125,10 @@ class LaunchError(ToprungError, RuntimeError):
     """The device refused a launch."""
 
 
+class Unfinished(LaunchError):
+    """The device refused a launch after earlier ones of the same product: what the result's memory held is lost."""
+
+
 class NoRoom(LaunchError):
     """The disk with the compiler's files is full, or a quota is used up; the text names the folder."""
 

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ from toprung.backends.cuda import CUDASession
 from toprung.blas import calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
-from toprung.errors import LaunchError
+from toprung.errors import LaunchError, Unfinished
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import loaded
@@ -77,7 +78,7 @@ class Array:
 
 
 Array.__name__, Array.__module__ = "ndarray", "cupy"
-STREAM = SimpleNamespace(ptr=0)
+STREAM = SimpleNamespace(ptr=0, is_capturing=lambda: False)
 
 
 def empty(shape: tuple[int, ...], dtype: Any, order: str = "C") -> Array:
@@ -87,7 +88,7 @@ def empty(shape: tuple[int, ...], dtype: Any, order: str = "C") -> Array:
 
 CUPY: Any = ModuleType("cupy")
 CUPY.float32, CUPY.empty, CUPY.ndarray = np.float32, empty, Array
-CUPY.cuda = SimpleNamespace(Device=contextlib.nullcontext, get_current_stream=lambda number: STREAM)
+CUPY.cuda = SimpleNamespace(Device=contextlib.nullcontext, get_current_stream=lambda number=-1: STREAM)
 sys.modules["cupy"] = CUPY
 
 
@@ -312,6 +313,19 @@ class Cases:
         toprung.matmul(*abc(1000, 1000, 1000), own=True, precision="fp32x")
         note(f"escalated {toprung.last_receipt().escalated}")
 
+    def a_launch_that_is_refused_after_another(self) -> None:
+        made = executor_of(session()).product(GemmDesc(128, 128, 20000, **ALIGNED), True, "fp32").plan
+        multiply, add = made.launches
+        refused, places = (
+            replace(add, kernel=SimpleNamespace(**{**vars(add.kernel), "dynamic": 1 << 20})),
+            [x.data.ptr for x in abc(128, 128, 20000)],
+        )
+        for launches in ([multiply, refused], [refused]):
+            try:
+                session().launcher(replace(made, launches=launches))(*(x for at in places for x in (at, 0)), 1.0, 0.0)
+            except LaunchError as error:
+                note(type(error).__name__)
+
     def a_launch_of_the_laboratory(self) -> None:
         s = session()
         fixed = [np.float32(0.5), np.uint32(6), np.uint32(7), *map(np.int64, (1, 2, 3, 4))]
@@ -378,7 +392,7 @@ def by_native(session: Any, plan: Any) -> Callable[..., None]:
             )
             status = library.toprung_launch(made.handle, at, alpha, beta, stream)
         if status:
-            raise LaunchError(f"the launcher in C++: {status}")
+            raise (Unfinished if status == -2 else LaunchError)(f"the launcher in C++: {status}")
 
     return run
 

@@ -117,9 +117,9 @@ def memory_that_overlaps_is_refused() -> None:
 
 
 def a_launch_that_fails_is_pythons() -> None:
-    decide(lambda: toprung.matmul(A, B), threads=2048)
+    decide(lambda: toprung.matmul(A, B), threads=(2048,))
     assert torch.allclose(toprung.matmul(A, B), A @ B, atol=1e-5) and "REFUSED" in log()[0]
-    decide(lambda: toprung.matmul(A, B, C), threads=2048)
+    decide(lambda: toprung.matmul(A, B, C), threads=(2048,))
     assert toprung.matmul(A, B, C) is C and torch.allclose(C, A @ B, atol=1e-5) and "REFUSED" in log()[0]
 
 

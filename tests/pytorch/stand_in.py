@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import struct
 import sys
@@ -29,33 +30,11 @@ def kernel(name: str, *sizes: int) -> int:
     return made
 
 
-def plan(library: ctypes.CDLL, threads: int = 32, flags: int = 0) -> int:
-    """Return a plan of one launch, with A, B, C, D and scratch memory, α and β; a block has 1024 ``threads`` at most."""
-    addresses = [word for slot in range(5) for word in (0, slot, 0)]
-    words = [
-        CONTEXT,
-        LENT,
-        flags,
-        0,
-        1,
-        0,
-        kernel("product", 8, 8, 8, 8, 8, 4, 4),
-        1,
-        1,
-        1,
-        threads,
-        1,
-        1,
-        0,
-        0,
-        0,
-        7,
-        *addresses,
-        1,
-        0,
-        1,
-        1,
-    ]
+def plan(library: ctypes.CDLL, threads: tuple[int, ...] = (32,), flags: int = 0) -> int:
+    """Return a plan of launches with A, B, C, D and scratch memory, α and β; ``threads``: of a block of each, 1024 at most."""
+    addresses, made_of = [word for slot in range(5) for word in (0, slot, 0)], kernel("product", 8, 8, 8, 8, 8, 4, 4)
+    launches = [[made_of, 1, 1, 1, each, 1, 1, 0, 0, 0, 7, *addresses, 1, 0, 1, 1] for each in threads]
+    words = [CONTEXT, LENT, flags, 0, len(threads), 0, *itertools.chain(*launches)]
     made: int = library.toprung_plan_new((ctypes.c_uint64 * len(words))(*words), len(words))
     return made
 

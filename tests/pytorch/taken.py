@@ -35,8 +35,8 @@ toprung.torch.enable(**ON)
 torch.mm(A, B)  # a device is found before there is the stand-in
 
 
-def taking(fused: bool = False, threads: int = 32) -> Callable[..., None]:
-    """Return ``Products.take`` with the plan on the stand-in; ``threads``: of a block, 1024 at most."""
+def taking(fused: bool = False, threads: tuple[int, ...] = (32,)) -> Callable[..., None]:
+    """Return ``Products.take`` with the plan on the stand-in; ``threads``: of a block of each launch, 1024 at most."""
     made = plan(NATIVE, threads)
 
     def take(self: products.Products, entry: products.Entry, call: Any) -> None:
@@ -157,9 +157,18 @@ def products_that_pytorch_must_run_are_not_launched() -> None:
 
 
 def a_launch_that_fails_is_pythons() -> None:
-    decide(lambda: torch.mm(A, B), threads=2048)
-    assert frames(lambda: torch.mm(A, B)) and "REFUSED" in log()[0]
-    assert torch.allclose(torch.mm(A, B).double(), A.double() @ B.double(), atol=1e-5)
+    for threads in ((2048,), (32, 2048)):
+        decide(lambda: torch.mm(A, B), threads=threads)
+        assert frames(lambda: torch.mm(A, B)) and "REFUSED" in log()[-1]
+        assert torch.allclose(torch.mm(A, B).double(), A.double() @ B.double(), atol=1e-5)
+        out = torch.ones(16, 16)
+        decide(lambda out=out: out.addmm_(A, B), threads=threads)
+        try:
+            out.addmm_(A, B)
+        except RuntimeError as error:
+            assert "what the result held is lost" in str(error) and len(threads) > 1
+        else:
+            assert len(threads) == 1
 
 
 def a_profiler_sees_its_name() -> None:

@@ -12,6 +12,7 @@ import torch
 import toprung
 import toprung.torch
 from toprung.backends.cuda import CUDASession
+from toprung.errors import Unsupported
 from toprung.torch import products
 from torch_device import DEVICE, left
 
@@ -67,7 +68,25 @@ def test_matmul_is_captured_without_any_warm_up(precision: Any) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         toprung.matmul(a, b, out=out, own=True, precision=precision)
+        receipt = toprung.last_receipt()
+        assert receipt is not None
+        if receipt.counters:
+            with pytest.raises(Unsupported, match="after the capture"):
+                receipt.escalated  # noqa: B018
     out.fill_(float("nan"))
+    graph.replay()
+    agree(out, a, b)
+
+
+@pytest.mark.parametrize("precision", PATHS)
+def test_operands_and_a_result_that_are_copied_are_captured(precision: Any) -> None:
+    a, b, out = drawn(700, 1200)[:, ::3], drawn(300, 400).T, torch.empty(700, 601, device=DEVICE)[:, 1::2]
+    toprung.matmul(a, b, out=out, own=True, precision=precision)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        toprung.matmul(a, b, out=out, own=True, precision=precision)
+    out.fill_(float("nan"))
+    toprung.matmul(drawn(900, 1500)[:, ::3], drawn(500, 800), own=True, precision=precision)  # other temporaries
     graph.replay()
     agree(out, a, b)
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import toprung.torch
-from toprung.errors import BadArgument, MissingExtra
+from toprung.blas.receipt import Receipt
+from toprung.errors import BadArgument, MissingExtra, Unsupported
 from toprung.torch import bridge, products, timing
 from toprung.torch.report import Report, Row
 from torch_device import DEVICE, EVERY, overriding
@@ -254,3 +255,14 @@ def test_a_step_on_a_gpu_is_idle_while_the_host_sleeps_and_busy_in_a_graph() -> 
 def test_pieces_that_were_computed_again_are_named() -> None:
     row = Row("mm", "9×9×9", "NN", "cuda:0", 3, 0, "hopper_fp32x", "", True, "fp32x", 1234)
     assert "1,234 pieces were computed again in plain fp32" in row.line()
+
+
+def test_pieces_are_not_counted_while_the_current_stream_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    receipt = Receipt("matmul", "", (), True, "fp32x", "cuda:0", counters=(lambda: asked.append(1) or 7,))
+    for name in ("is_initialized", "is_current_stream_capturing"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    with pytest.raises(Unsupported, match="read it after the capture"):
+        receipt.escalated  # noqa: B018
+    monkeypatch.undo()
+    assert receipt.escalated == 7 and len(asked) == 1

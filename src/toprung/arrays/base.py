@@ -186,6 +186,10 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def is_capturing(self) -> bool:
+        """Return True if the library's current stream is being captured into a graph."""
+        return False
+
     def lend(self, thing: Any, nbytes: int) -> tuple[Any, int] | None:
         """Return new scratch memory where ``thing`` lies, from an allocator that orders its reuse by the current stream.
 

@@ -56,5 +56,8 @@ class CuPy(Adapter):
         cupy = sys.modules["cupy"]
         return cupy.cuda.get_current_stream(home.number).ptr
 
+    def is_capturing(self) -> bool:
+        return bool(sys.modules["cupy"].cuda.get_current_stream().is_capturing())
+
 
 adapter = CuPy()

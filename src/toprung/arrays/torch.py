@@ -139,6 +139,10 @@ class Torch(Adapter):
         # half the time of new_empty
         return functools.partial(torch.empty_strided, like.shape, like.strides, dtype=torch.float32, device=like.thing.device)
 
+    def is_capturing(self) -> bool:
+        cuda = _torch().cuda
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
     def lend(self, thing: Any, nbytes: int) -> tuple[Any, int]:
         # memory of PyTorch's caching allocator; of the graph's own pool while the stream is captured
         made = thing.new_empty(-(-nbytes // thing.element_size()))

@@ -28,7 +28,7 @@ from toprung.backends.plan import (
     is_due,
     whole,
 )
-from toprung.errors import LaunchError
+from toprung.errors import LaunchError, Unfinished
 
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
 """Work-groups in each dimension of a launch, on every NVIDIA GPU."""
@@ -198,12 +198,20 @@ def launcher(session: Any, plan: Plan) -> Run:
         away = int(before) != number
         if away:  # another device's context is current, or none: restore it afterwards
             enter(context)
-        for one in some:
-            if is_due(one.when, alpha, beta):
-                one.fill(at, numbers)
-                one.start(session, stream)
-        if away:
-            enter(before)
+        begun = False
+        try:
+            for one in some:
+                if is_due(one.when, alpha, beta):
+                    one.fill(at, numbers)
+                    one.start(session, stream)
+                    begun = True
+        except LaunchError as error:
+            if not begun:
+                raise
+            raise Unfinished(str(error)) from None
+        finally:
+            if away:
+                enter(before)
 
     def run(
         a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, alpha: float, beta: float, queue: Any = None,

@@ -29,7 +29,7 @@ from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Launch, Resources, Session, Source, Workspace
 from toprung.backends.plan import SMALLEST, WORKSPACE, First, Handle, KernelLaunch, Plan, Run, Scalar
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
+from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unfinished
 from toprung.forks import in_child, renewed
 from toprung.paths import cache_dir, of_user, publish_cached, unwritable
 
@@ -504,7 +504,7 @@ class OpenCLSession:
     def _launch(self, queue: Any, some: Any, handles: list[Any], first: list[int], alpha: float, beta: float) -> None:
         cl, numbers = self._cl, (alpha, beta, float(alpha != 0.0))
         in_order = not queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
-        for kernel, total, items, changing, what in some:
+        for number, (kernel, total, items, changing, what) in enumerate(some):
             try:
                 with np.errstate(over="ignore"):
                     for i, argument in changing:
@@ -520,7 +520,7 @@ class OpenCLSession:
                 if not in_order:
                     cl.enqueue_barrier(queue)
             except cl.Error as error:
-                raise LaunchError(f"{what} on {self.device}: {error}") from None
+                raise (Unfinished if number else LaunchError)(f"{what} on {self.device}: {error}") from None
 
     def foreign(self, handle: Any, nbytes: int) -> OpenCLBuffer:
         return OpenCLBuffer(handle, nbytes)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from toprung.arrays import adapters
+from toprung.errors import Unsupported
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,16 @@ class Receipt:
     def escalated(self) -> int:
         """Number of pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32: two fp16 terms could not represent them.
 
-        All calls like this one in this process count. Reading it waits for the device; nothing else of a receipt does.
+        All calls like this one in this process count. Reading it waits for the device; nothing else of a receipt does. While any
+        thread captures a CUDA graph it must not be read: waiting would invalidate the capture.
+
+        Raises
+        ------
+        Unsupported
+            the current stream is being captured
         """
+        if self.counters and any(a.is_capturing() for a in adapters() if a.package in sys.modules):
+            raise Unsupported("the count waits for the device, and the current stream is being captured: read it after the capture")
         return sum(count() for count in self.counters)
 
     @property

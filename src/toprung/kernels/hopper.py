@@ -9,6 +9,7 @@ import numpy as np
 
 from toprung.backends.base import Buffer, Session
 from toprung.device import Device
+from toprung.errors import LaunchError
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
@@ -44,7 +45,9 @@ class Counter:
 
         found: Any = self._session
         with found.current():
-            driver.cuCtxSynchronize()
+            (status,) = driver.cuCtxSynchronize()
+        if status:
+            raise LaunchError(f"{found.device} could not be waited for: {status.name}")
         number = np.empty(1, np.uint64)
         self._session.download(self.buffer, number)
         return int(number[0])

@@ -261,6 +261,8 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
         }
     }
 
+    bool begun = false;
+    const auto refused = [&](int status) { return begun ? TOPRUNG_UNFINISHED : status; };
     for (const Launch& one : scaled ? plan->scaling : plan->launches) {
         if (one.when == ALPHA ? alpha == 0 : one.when != ALWAYS && (beta != 0) != (one.when == BETA)) continue;
         // the driver copies arguments during the call: they may lie on the stack
@@ -282,7 +284,7 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
                     break;
                 case MAP:
                     value = &maps[map_count];
-                    if (const int status = argument.map->write(maps[map_count++], at[argument.index] + argument.plus)) return status;
+                    if (const int status = argument.map->write(maps[map_count++], at[argument.index] + argument.plus)) return refused(status);
                     break;
                 case BYTES:
                     value = argument.bytes.get();
@@ -292,7 +294,8 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
         Attribute overlap{OVERLAP, 0, {1}};
         const Config config{{one.grid[0], one.grid[1], one.grid[2]}, {one.block[0], one.block[1], one.block[2]}, one.shared, stream,
                             one.overlaps ? &overlap : nullptr, one.overlaps};
-        if (const int status = cuda.launch(&config, one.function, values, nullptr)) return status;
+        if (const int status = cuda.launch(&config, one.function, values, nullptr)) return refused(status);
+        begun = true;
     }
     return 0;
 }

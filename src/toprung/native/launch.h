@@ -10,7 +10,9 @@
 // Memory that a launch is given, by its slot in toprung.backends.plan; FLAGS are the launcher's own matter.
 enum toprung_slot { TOPRUNG_A, TOPRUNG_B, TOPRUNG_C, TOPRUNG_ADDEND, TOPRUNG_WORKSPACE, TOPRUNG_PACKED, TOPRUNG_FLAGS, TOPRUNG_SLOTS };
 
-constexpr int TOPRUNG_NO_FLAGS = -1;  // toprung_launch: the stream has no flags yet, see toprung_flags
+// What toprung_launch returns beside the driver's errors: the stream has no flags yet, see toprung_flags; the driver refused a launch
+// after earlier ones, so that what C held is lost.
+constexpr int TOPRUNG_NO_FLAGS = -1, TOPRUNG_UNFINISHED = -2;
 
 struct toprung_plan;
 
@@ -23,6 +25,6 @@ TOPRUNG_EXPORTED void toprung_plan_free(toprung_plan* plan);
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 
 // Put a plan's launches into a stream, from any thread. `at` has the address of each slot but FLAGS, 0 where there is none. While
-// the stream is captured, flags lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0, the driver's error, or
-// TOPRUNG_NO_FLAGS with nothing launched.
+// the stream is captured, flags lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0,
+// TOPRUNG_UNFINISHED, or with nothing launched the driver's error or TOPRUNG_NO_FLAGS.
 TOPRUNG_EXPORTED int toprung_launch(toprung_plan* plan, const uint64_t* at, double alpha, double beta, void* stream);

@@ -307,7 +307,10 @@ bool start(const Product& product, int activation, Tensor& made) {
         at[TOPRUNG_WORKSPACE] = reinterpret_cast<uint64_t>(lent.get());
         const bool apart = product.bias != nullptr && !its.fused;
         if (product.bias != nullptr && its.fused) at[TOPRUNG_ADDEND] = reinterpret_cast<uint64_t>(product.bias->const_data_ptr());
-        if (toprung_launch(its.plan, at, product.alpha, apart ? 0 : product.beta, stream)) return false;
+        const int status = toprung_launch(its.plan, at, product.alpha, apart ? 0 : product.beta, stream);
+        TORCH_CHECK(status != TOPRUNG_UNFINISHED || product.bias != nullptr || product.beta == 0,
+                    "toprung: the device refused a launch after earlier ones of the product, and what the result held is lost");
+        if (status) return false;
         if (apart && product.beta != 0) made.add_(*product.bias, product.beta);  // a kernel that reads C while it writes it is slow
         if (activation == 1 && !its.fused) made.relu_();
         if (activation == 2 && !its.fused) at::gelu_(made, "tanh");  // as PyTorch's own does on a GPU

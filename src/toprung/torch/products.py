@@ -24,7 +24,7 @@ from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.errors import ToprungError
+from toprung.errors import ToprungError, Unfinished
 from toprung.forks import in_child, renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
@@ -336,6 +336,8 @@ def started(
         elif entry.activation:
             torch.ops.aten.gelu_(made, approximate="tanh" if entry.activation == "gelu" else "none")
     except (ToprungError, torch.OutOfMemoryError) as error:  # scratch memory that PyTorch's own does not need, say
+        if inplace and isinstance(error, Unfinished):
+            raise  # PyTorch's own would add to what is lost
         if not isinstance(error, torch.OutOfMemoryError):
             entry.call, entry.why = None, str(error)
         return None
