@@ -41,6 +41,8 @@ static void bulk_wait() {
     for (auto [from, bytes] : self->stores) reads(from, bytes);
     self->stores.clear();
 }
+static uint by_residual(uint two) { return pair_of(wide(two & 0xffff) / 2048, wide(two >> 16) / 2048); }
+template <class T> static void forget(T &) {}
 static uint __vmaxu2(uint x, uint y) { return std::max(x & 0xffff, y & 0xffff) | std::max(x >> 16, y >> 16) << 16; }
 static uint __byte_perm(uint x, uint y, uint which) {
     unsigned long long both = x | (unsigned long long)y << 32;

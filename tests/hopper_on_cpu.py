@@ -27,7 +27,6 @@ from toprung.backends.base import Source
 from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
-from toprung.kernels.hopper_presplit.config import PRESPLIT
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
 from toprung.oracle.precision import precision as promise
@@ -112,9 +111,6 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     kernel = text[text.index('extern "C"') :]
     if adding:
         kernel = kernel.replace(" ADDED_PARAMETERS", adding[1] if source.defines.get("EPILOGUE") else "")
-    split = re.search(r"define SPLIT_PARAMETERS (,.+)\n", text)
-    if split:
-        kernel = kernel.replace(" SPLIT_PARAMETERS", split[1] if source.defines.get("B_TYPE") == PRESPLIT else "")
     copied = re.search(r"define COPIED_PARAMETERS (,.+)\n", text)
     if copied:
         some = source.defines.get("COPY_A") or source.defines.get("COPY_B")

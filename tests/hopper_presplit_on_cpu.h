@@ -17,8 +17,6 @@ static void swizzled_load(uint to, const TensorMap *of, int x, int y, uint bar) 
 }
 #define tma_load swizzled_load
 
-static uint by_residual(uint two) { return pair_of(wide(two & 0xffff) / 2048, wide(two >> 16) / 2048); }
-
 // --- claimed.cuh -----------------------------------------------------------------------------------------------------------------
 
 static void writes_terms() { self->unknown = self->unseen = true; }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +12,15 @@ import numpy as np
 import pytest
 
 import hopper_on_cpu
-import test_hopper_inflight_on_cpu
 import toprung
 from conftest import require
 from hopper_on_cpu import aligned, planted
 from test_fused_epilogue import finished
-from test_hopper_inflight_on_cpu import picked
+from test_hopper_inflight_on_cpu import Folder, Product, picked
 from toprung import errors
 from toprung.arrays.base import Home
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.backends import nvrtc
-from toprung.backends.base import Source
 from toprung.blas import calls, grouped
 from toprung.dispatch import select
 from toprung.dispatch.select import group_family
@@ -33,7 +30,7 @@ from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
 from toprung.kernels.base import Member
 from toprung.kernels.helpers import ACTIVATIONS
-from toprung.kernels.hopper_inflight import cost, group
+from toprung.kernels.hopper_inflight import cost, family, group
 from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
 from toprung.kernels.hopper_inflight.cost import Sizes
 from toprung.kernels.hopper_inflight.family import FAMILY
@@ -43,16 +40,6 @@ from toprung.oracle.precision import precision as promise
 SMALL, FOURS = InflightConfig(1, 32, 5), InflightConfig(1, 64, 5)
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
 """One tile and many, edges each way, K of two chunks and of eleven."""
-
-
-class Folder(test_hopper_inflight_on_cpu.Folder):
-    """Folder in which the kernel of groups is built for the CPU."""
-
-    def translated(self, source: Source) -> tuple[str, int]:
-        # the other kernel's parameters are left out: one function's are looked for
-        text = re.sub(r"#if !GROUPED\ninflight\(.*?#else\n(inflight\(.*?\{\n)#endif\n", r"\1", source.text, flags=re.S)
-        assert text != source.text
-        return super().translated(SimpleNamespace(text=text, defines=source.defines, kernel=source.kernel))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -155,12 +142,11 @@ def test_sums_of_one_sign_are_not_biased(folder: Folder) -> None:
 
 @pytest.mark.slow
 def test_bits_are_those_of_a_launch_of_its_own(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    several, one = Group(SHAPES), test_hopper_inflight_on_cpu.Product.of(*SHAPES[0])
+    several, one = Group(SHAPES), Product.of(*SHAPES[0])
     several.run(folder)
     one.a[0], one.b[0] = several.a[0][0], several.b[0][0]
-    monkeypatch.setattr(test_hopper_inflight_on_cpu.family, "kernel_of", lambda session, source: source)
-    plain = test_hopper_inflight_on_cpu.Folder(folder.path, units=2)
-    assert np.array_equal(one.run(plain, SMALL)[0], several.c[0][0])
+    monkeypatch.setattr(family, "kernel_of", lambda session, source: source)
+    assert np.array_equal(one.run(folder, SMALL)[0], several.c[0][0])
 
 
 @pytest.mark.slow
@@ -449,9 +435,9 @@ def test_who_is_taken_into_a_group() -> None:
 
 PLANTS = (
     ("ends[middle] > tile", "ends[middle] >= tile"), ("member ? group.ends[member - 1] : 0", "0"),
-    ("in - column * down.by", "in"), ("float *D = now.d, beta = D ? 1.0f : 0.0f", "float *D = now.d, beta = D ? 0.5f : 0.0f"),
-    ("K = now.K, ldc", "K = now.K + 1, ldc"), ("(group.of[member].K + 31) / 32", "group.of[0].K / 32"),
-    ("N = now.N, K", "N = now.N + 1, K"), ("down_d = now.down", "down_d = now.on"),
+    ("in - column * down.by", "in"), ("one.d ? 1.0f : 0.0f", "one.d ? 0.5f : 0.0f"),
+    ("32 * j, now.K)", "32 * j, now.K + 1)"), ("(group.of[member].K + 31) / 32", "group.of[0].K / 32"),
+    ("now.N - of.n", "now.N + 1 - of.n"), ("row * one.down + col", "row * one.on + col"),
 )  # fmt: skip
 
 

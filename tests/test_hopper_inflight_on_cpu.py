@@ -21,7 +21,6 @@ from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import launches
 
-GONE = ("consumers_meet",)
 SMALL = InflightConfig(1, 32, 5, GROUP=2)
 BLOCKS = (
     InflightConfig(2, 128, 4, 2),
@@ -37,7 +36,7 @@ class Folder(hopper_on_cpu.Folder):
 
     def translated(self, source: Source) -> tuple[str, int]:
         shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
-        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", GONE)
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", ())
 
 
 @pytest.fixture(scope="module")
@@ -425,7 +424,7 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 
 def test_every_fence_and_wait_is_needed(folder: Folder) -> None:
-    """All but those of a B that was split beforehand, which test_presplit_on_cpu.py has, and of clusters, which are slow."""
+    """All but that of clusters, which are slow."""
     wide, deep = BLOCKS[3], Product.of(70, 40, 260)
     deep.b[0, 3, 7] = np.nan
     both = [Product.of(wide.BM + 9, wide.BN + more, 40, 3, 1, padding=padding) for more, padding in ((12, 4), (11, 5))]
@@ -437,9 +436,7 @@ def test_every_fence_and_wait_is_needed(folder: Folder) -> None:
     def large() -> None:
         assert all(close(one.run(folder, wide), one) for one in both)
 
-    assert hopper_on_cpu.unneeded(small, large) == [
-        "inflight 5 wgmma_fence", "inflight 6 __syncwarp", "inflight 17 consumers_meet",
-    ]  # fmt: skip
+    assert hopper_on_cpu.unneeded(small, large) == ["inflight 11 consumers_meet"]
 
 
 @pytest.mark.slow
@@ -531,14 +528,14 @@ PLANTS: Plants = (
         ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("noticed |= split_columns", "noticed = split_columns"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
-        ("lies_there(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
+        ("stored_column(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
         ("__syncwarp();\n            if (lane < min", "if (lane < min"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], BLOCKS[0]), (
         ("pieces |= (uint)lost << col / GRANULE", "pieces |= (uint)lost"),
     )),
     (test_each_of_many_short_tiles_has_its_own_small_elements, (32,), (
-        ("KNOWN_BYTES * (phase * STAGES + stage)", "KNOWN_BYTES * stage"),
+        ("STATISTICS_BYTES * (phase * STAGES + stage)", "STATISTICS_BYTES * stage"),
     )),
     (test_a_column_whose_largest_has_no_power_of_two_above_it, (), (
         ("one.lost > 0.0f ? one.lost * other.largest : 0.0f", "one.lost * other.largest"),
@@ -546,14 +543,14 @@ PLANTS: Plants = (
     # sums that are computed again, many together or few one after the other
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
         ("row_of(h, owner) * in.down_a", "row_of(0, owner) * in.down_a"), ("x / 2, owner) + x % 2)", "x / 2, owner))"),
-        ("if (thread % 32 == owner) in.sum", "in.sum"), ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"),
+        ("if (thread % 32 == owner) in.sum", "in.sum"), ("set_row(to, A + of.matrix * stride_a", "set_row(to, A"),
         ("bool there = CHAIN * i < left;", "bool there = CHAIN * i < left - 1;"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
-        ("doubts.down_b = TRANS_B ? ldb : 1", "doubts.down_b = 1"),
+        ("to.down_b = TRANS_B ? ldb : 1", "to.down_b = 1"),
     )),
     (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (
-        ("max(largest, (uint)LEAST << 23) & 0x7f800000", "largest & 0x7f800000"), ("left |= (one ? 0", "left |= (true ? 0"),
+        ("max(largest, LEAST_BITS) & 0x7f800000", "largest & 0x7f800000"), ("left |= (one ? 0", "left |= (true ? 0"),
         ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
         ("sum[i] = doubts.sum[i]", "sum[i] = sum[i]"),
         ("total += __shfl_sync(0xffffffffu, acc, i)", "total += __shfl_sync(0xffffffffu, acc, i ^ 1)"),
@@ -568,9 +565,9 @@ PLANTS: Plants = (
     (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (("__syncwarp(); // nobody reads", "// nobody reads"),)),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
         ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
-        ("copies_wait();\n        __syncwarp();", ""), ("if (ahead.any()) barrier_wait(at.full(), at.phase);", ""),
-        ("barrier_wait(at.empty(), at.phase ^ 1);", ""), ("barrier_wait(at.ready(), at.phase);", ""),
-        ("barrier_arrive(ready);", ";"), ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
+        ("copies_wait();\n        __syncwarp();", ""), ("if (ahead.any()) at.wait_until_filled();", ""),
+        ("ring.wait_until_free();", ""), ("at.wait_until_split();", ""),
+        ("barrier_arrive(split);", ";"), ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
     )),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
-from test_hopper_inflight_on_cpu import GONE, NAMES, Product, are_computed_again, close, hostile
+from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight_split_k import launches
@@ -32,7 +32,7 @@ class Folder(hopper_on_cpu.Folder):
         if source.kernel == "reduce":
             return hopper_on_cpu.translated(source)
         shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
-        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", GONE)
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", ())
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,10 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
 
 
 PLANTS = (
-    ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"), ("doubts.b = B + of.matrix * stride_b", "doubts.b = B"),
-    ("min(32 * chunks, K - 32 * chunks * (matrix))", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
-    ("A + of.matrix * stride_a, lda", "A, lda"), ("s < slices; ++s", "s < slices - 1; ++s"),
-    ("B + of.matrix * stride_b + (TRANS_B", "B + (TRANS_B"),
+    ("set_row(to, A + of.matrix * stride_a", "set_row(to, A"), ("set_column(to, B + of.matrix * stride_b", "set_column(to, B"),
+    ("min(32 * chunks, K - 32 * chunks * matrix)", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
+    ("a(A + of.matrix * stride_a", "a(A"), ("s < slices; ++s", "s < slices - 1; ++s"),
+    ("b(B + of.matrix * stride_b", "b(B"),
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Layout, lower
 from toprung.gemm.overlap import span
 from toprung.kernels.hopper_inflight.config import on_words
+from toprung.kernels.hopper_inflight.family import FAMILY
 
 H200 = golden.devices()["h200-cuda"]
 ROUTER = GemmDesc(4096, 256, 7168, trans_b=True, align_a=4, align_b=4, align_c=4, type_a="bfloat16")
@@ -129,6 +130,13 @@ def test_the_router_is_read_as_it_lies() -> None:
     for precision in ("fp32", "tf32"):
         assert isinstance(mixed.select(H200, ROUTER, precision), str)
     assert isinstance(mixed.select(golden.devices()["pocl"], ROUTER, "auto"), str)
+
+
+def test_tiles_are_counted_with_as_many_blocks_behind_the_last() -> None:
+    """A block goes on by as many tiles as there are blocks, which fits 31 bits."""
+    few, many = (GemmDesc(1, 1, 64, batch, stride_c=1, type_a="float16") for batch in ((1 << 30) - 1, 1 << 30))
+    hopper = golden.devices()["h200-cuda"]
+    assert FAMILY.supports(hopper, few) == "" and "31 bits" in FAMILY.supports(hopper, many)
 
 
 def test_rows_between_words_are_converted() -> None:

@@ -14,7 +14,7 @@ import pytest
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Plants, aligned, each_plant, planted
-from test_hopper_inflight_on_cpu import GONE, LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
+from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.kernels.hopper_fp32x import launches as fp32x
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
@@ -27,9 +27,6 @@ SMALL = PresplitConfig(2, 64, 3, GROUP=2)
 SHORT_ROW = 256
 """K up to which a warp has a row of B for itself where a thread holds two float4, as these tests have it: 16 take long on a CPU."""
 
-INSTRUCTIONS = ("by_residual", "global_proxy_fence", "acquired", "group_sync")
-"""Functions that the shim has in place of a GPU's instructions."""
-
 
 class Folder(hopper_on_cpu.Folder):
     """Folder in which both kernels are built for the CPU."""
@@ -40,7 +37,7 @@ class Folder(hopper_on_cpu.Folder):
         shim = Path(__file__).with_name("hopper_presplit_on_cpu.h")
         text = source.text.replace("unsigned short *to = terms +", "writes_terms();\nunsigned short *to = terms +")
         source = dataclasses.replace(source, text=text)
-        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", (*GONE, *INSTRUCTIONS))
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", ())
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +126,8 @@ def test_every_fence_of_a_launch_that_splits_b_itself_is_needed(folder: Folder) 
         assert close(one.run(folder, SMALL), one)
 
     left = hopper_on_cpu.unneeded(check, names="fence|syncwarp")
-    others = ["inflight 10 wgmma_fence", "inflight 13 proxy_fence", "inflight 18 proxy_fence"]
-    assert [one for one in left if "fence" in one] == others and "inflight 9 __syncwarp" not in left
+    others = ["inflight 6 proxy_fence", "inflight 9 proxy_fence"]
+    assert [one for one in left if "fence" in one] == others and "inflight 18 __syncwarp" not in left
 
 
 @pytest.mark.slow
@@ -254,7 +251,7 @@ def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Fol
 PLANTS: Plants = (
     (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
         ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("if (chunks % 2) a = next;", ""),
-        ("exponent - (exponent >> 1)", "exponent >> 1"), ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"),
+        ("exponent - (exponent >> 1)", "exponent >> 1"), ("of.matrix * apart_b + of.n, ring", "of.n, ring"),
         ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"),
     )),
     (test_layouts_alignments_and_edges, (SMALL, "TT", 0), (

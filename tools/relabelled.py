@@ -198,13 +198,16 @@ def instructions(source: str) -> str:
 
 
 def compare(found: list[Relabelled]) -> dict[str, dict[str, str]]:
-    """Return for each entry whose instructions are those of its samples today's hash, and the digest of the instructions."""
+    """Return for each entry whose instructions are those of its samples today's hash, and the digest of the instructions.
+
+    Launches of an entry are compared whatever the order in which they are loaded.
+    """
     shown: dict[str, dict[str, str]] = {}
     for commit in dict.fromkeys(one.commit for one in found):
         mine = [one for one in found if one.commit == commit and one.entry["machine"]["backend"] == "cuda"]
         given = json.dumps([{"shape": one.entry["shape"], "candidate": one.entry["candidate"]} for one in mine])
         for one, *launches in zip(mine, *before_and_now(commit, LISTER, given), strict=True):
-            old, new = ([instructions(json.dumps(source)) for source in sources] for sources in launches)
+            old, new = (sorted(instructions(json.dumps(source)) for source in sources) for sources in launches)
             print(one.entry["candidate"]["kernel"], one.entry["shape"], "same" if old == new else "differs", flush=True)
             if old == new:
                 shown[key_of(one.entry)] = {one.entry["source"]: hashlib.sha256("".join(new).encode()).hexdigest()[:16]}

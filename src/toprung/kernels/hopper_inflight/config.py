@@ -11,10 +11,9 @@ from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import FieldsConfig, parameter
 from toprung.kernels.hopper import ceil
+from toprung.kernels.record import with_includes
 
 FOLDER = Path(__file__).parent
-INCLUDE = FOLDER.parent / "include"
-HEADERS = tuple(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue", "truncation", "group"))
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536
@@ -151,17 +150,12 @@ def product_source(
     config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
     """Return the kernel for a layout of the operands; ``more``: macros."""
-    return inflight_source(config, trans_a, trans_b, align_a, align_b, (), **more)
-
-
-def inflight_source(
-    config: InflightConfig, trans_a: bool, trans_b: bool, align_a: int, align_b: int, headers: tuple[Path, ...], **more: int
-) -> Source:
-    """Return the kernel behind some more headers, of which a B of terms has need."""
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in (*HEADERS, *headers, FOLDER / "inflight.cu"))
+    name = "grouped" if "GROUPED" in more else "inflight"
     title = f"inflight_{'group_' * ('GROUPED' in more)}{config.BM}x{config.BN}x{CHUNK}"
     defines = {**config.defines(trans_a, trans_b, align_a, align_b), **more}
-    return Source("hopper_inflight/inflight", text, "inflight", defines, "cuda", title=title)
+    return Source(
+        "hopper_inflight/inflight", with_includes(f'#include "{name}.cu"\n', FOLDER), "inflight", defines, "cuda", title=title
+    )
 
 
 def tiles(desc: GemmDesc, config: InflightConfig) -> int:

@@ -1,8 +1,8 @@
 """fp32 accuracy on Hopper's Tensor Cores in one launch: operands are split into two fp16 terms on their way to them.
 
 No splitting pass, no workspace, and nothing known beforehand: a power of two for each row of A, each column of B and each 32 of K
-scales what is split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are
-read once or twice: batches, small and memory-bound ones. Large ones are faster split beforehand.
+scales what is split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``; ``grouped.cu`` for groups). For
+products whose operands are read once or twice: batches, small and memory-bound ones. Large ones are faster split beforehand.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class HopperInflight(KernelFamily[InflightConfig]):
             return f"fp32x in flight is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
         if max(desc.M, desc.N) * desc.batch >= 1 << 31:
             return "fp32x counts rows with 31 bits"
-        if tiles(desc, InflightConfig(1, 32)) >= 1 << 31:
-            return "fp32x in flight counts tiles with 31 bits"
+        if tiles(desc, InflightConfig(1, 32)) >= 1 << 30:
+            return "fp32x in flight counts tiles, and as many blocks behind the last, with 31 bits"
         return ""
 
     # selection
@@ -136,8 +136,8 @@ class HopperInflight(KernelFamily[InflightConfig]):
     # the store
 
     def texts(self, backend: str) -> Iterable[str]:
-        # the source; CUDA C++ has no prelude
-        return [product_source(InflightConfig()).text]
+        # both sources; CUDA C++ has no prelude
+        return [product_source(InflightConfig(), **more).text for more in ({}, {"GROUPED": 1})]
 
     # verification and the tuner
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import parameter
-from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, inflight_source
+from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, product_source
 from toprung.kernels.split_k import slice_depth
 
 
@@ -38,5 +38,5 @@ class PartsConfig(InflightConfig):
 
 def parts_source(config: PartsConfig, desc: GemmDesc) -> Source:
     """Return the product's kernel, which writes a result for each part."""
-    found = inflight_source(config, desc.trans_a, desc.trans_b, *aligned(desc), (), IN_PARTS=1)
+    found = product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), IN_PARTS=1)
     return replace(found, name="hopper_inflight_split_k/inflight", title=f"inflight_split_k_{config.BM}x{config.BN}x{CHUNK}")

@@ -13,17 +13,6 @@
 #endif
 #define SHORT_ROW (32 * 4 * HELD_FOURS)
 
-// what threads wrote to global memory becomes visible to the copy engine, and the other way round
-inline void global_proxy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-
-inline uint acquired(const uint *word) {
-    uint value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-inline void group_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); } // the threads of a warpgroup
-
 // over the lanes of a row (MAX: the largest, else losses together); ``shared``: four words of the warpgroup's
 template <bool MAX> inline uint over_row(uint mine, int lanes, uint *shared) {
     if (MAX) mine = __reduce_max_sync(0xffffffffu, mine);

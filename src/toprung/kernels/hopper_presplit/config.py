@@ -1,15 +1,13 @@
-"""Configurations, and the kernel's source: that of ``hopper_inflight`` for a B that is split already."""
+"""Configurations, and the kernel's source: ``presplit.cu``, made of the headers of ``hopper_inflight``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import parameter
-from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
-from toprung.kernels.hopper_fp32x.sources import ROWS
 from toprung.kernels.hopper_inflight.config import (
     AGAIN_BYTES,
     CHUNK,
@@ -17,11 +15,10 @@ from toprung.kernels.hopper_inflight.config import (
     TYPES,
     InflightConfig,
     aligned,
-    inflight_source,
 )
+from toprung.kernels.record import with_includes
 
-CLAIMED = Path(__file__).with_name("claimed.cuh")
-"""Header of a launch that splits B itself."""
+FOLDER = Path(__file__).parent
 PRESPLIT = 3
 """The kernel's number for a B of terms (``B_TYPE``)."""
 BLOCKS = {(2, 128): 5, (2, 64): 7}
@@ -62,7 +59,7 @@ def aligned_a(desc: GemmDesc) -> int:
 
 def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
     """Return the product's kernel; ``more``: macros."""
-    headers = FP32X / "terms.cuh", ROWS, CLAIMED
     kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT}
-    found = inflight_source(config, desc.trans_a, desc.trans_b, aligned_a(desc), 1, headers, **kinds, **more)
-    return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")
+    defines = {**config.defines(desc.trans_a, desc.trans_b, aligned_a(desc), 1), **kinds, **more}
+    text, title = with_includes('#include "presplit.cu"\n', FOLDER), f"presplit_{config.BM}x{config.BN}x{CHUNK}"
+    return Source("hopper_presplit/inflight", text, "inflight", defines, "cuda", title=title)

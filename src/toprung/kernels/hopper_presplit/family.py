@@ -48,8 +48,8 @@ class HopperPresplit(KernelFamily[PresplitConfig]):
             return f"fp32x is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
         if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
-        if max(desc.M, desc.N) * desc.batch >= 1 << 31 or tiles(desc, PresplitConfig(2, 64)) >= 1 << 31:
-            return "rows and tiles are counted with 31 bits"
+        if max(desc.M, desc.N) * desc.batch >= 1 << 31 or tiles(desc, PresplitConfig(2, 64)) >= 1 << 30:
+            return "rows, and tiles with as many blocks behind the last, are counted with 31 bits"
         if (least := workspace_bytes(desc)) > LIMIT:
             return f"B's terms would need {least:,} bytes, more than {LIMIT:,}"
         return ""

@@ -13,11 +13,5 @@
 // memory as terms first. A power of two for each row, each column and
 // each 32 of K stands in for what the splitting pass knew of whole rows.
 
-#include "../../../kernels/include/hopper.cuh"
-#include "../../../kernels/include/hopper_rs.cuh"
-#include "../../../kernels/include/halves.cuh"
-#undef BM // the shared text counts consumers
-#include "../../../kernels/include/epilogue.cuh"
-#include "../../../kernels/include/truncation.cuh"
-#include "../../../kernels/include/group.cuh"
+#undef BM // the shared source counts consumers
 #include "../../../kernels/hopper_inflight/inflight.cu"

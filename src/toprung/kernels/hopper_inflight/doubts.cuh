@@ -1,0 +1,70 @@
+// Sums in doubt: those in which may be seen what two terms lose of small elements (split.cuh). Not for a B that was split beforehand.
+
+// A warp's 16 x BN of C, in local memory, for registers belong to the loop over K.
+struct Doubts {
+    alignas(16) float sum[BN / 2];
+    Line rows[2];
+    uint statistics, spare; // addresses: column statistics, and the warp's memory
+    // Operands from the warp's first row and the tile's first column on: as a member of type Operands they would be loaded in narrower words.
+    const ElementA *a;
+    const ElementB *b;
+    long long down_a, on_a, down_b, on_b;
+    int K;
+    ulong *count;
+};
+
+// Looks for such sums. A few are computed again at once; many become NaN, and those of a slice of K, for what is stored is the sum of
+// all slices.
+__noinline__ void refuse(Doubts &in) {
+    uint thread = threadIdx.x, refused[2] = {}, pieces = 0; // refused: of the row h bit x, of the thread's column x % 2 of eight columns x / 2
+    const Line rows[2] = {in.rows[0], in.rows[1]};
+    bool may_be_0[2]; // the sums of a row that has lost all; a row of zeros has the least scale, and nothing to lose
+#pragma unroll
+    for (int h = 0; h < 2; ++h) may_be_0[h] = rows[h].lost > 0.0f || rows[h].largest > LEAST_LARGEST;
+#pragma unroll 4
+    for (int x = 0; x < BN / 4; ++x) {
+        int col = column_of(x / 2, thread) + x % 2;
+        uint its = shared_half(in.statistics + 16 + 2 * col);
+        Line column{of_byte(its & 0xff), of_byte(its >> 8)};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
+            bool lost = (fabsf(sum) < least) & (may_be_0[h] | (sum != 0.0f));
+            refused[h] |= (uint)lost << x, pieces |= (uint)lost << col / GRANULE;
+        }
+    }
+    uint found = __reduce_add_sync(0xffffffffu, __popc(refused[0]) + __popc(refused[1]));
+    if (!found) return;
+    bool few = SLICES == 1 && found <= (BN / GRANULE) * few_of(in.K);
+    pieces = __popc(__reduce_or_sync(0xffffffffu, pieces));
+    if (few && thread % 32 == 0) atomicAdd(in.count, (ulong)pieces);
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+        for (uint owners = __ballot_sync(0xffffffffu, refused[h] != 0); owners; owners &= owners - 1) {
+            uint owner = __ffs(owners) - 1;
+#pragma unroll 1
+            for (uint rest = __shfl_sync(0xffffffffu, refused[h], owner); rest; rest &= rest - 1) {
+                int x = __ffs(rest) - 1;
+                float again = __int_as_float(0x7fffffff);
+                if (few) again = chains(in.a + row_of(h, owner) * in.down_a, in.on_a, in.b + (column_of(x / 2, owner) + x % 2) * in.down_b, in.on_b, in.K, in.spare);
+                if (thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
+            }
+        }
+}
+
+// The sums of a tile's 16 x BN, if rows or columns have small elements at all.
+template <class OperandsAt>
+inline void refuse_doubts(float (&sum)[BN / 2], const Known &known, uint statistics, uint spare, ulong *count, OperandsAt operands) {
+    float4 words = shared_four(statistics);
+    uint some = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
+    if (!some && (A_UNSCALED || !__any_sync(0xffffffffu, known.weight[0] + known.weight[1] > 0.0f))) return;
+    Doubts doubts;
+    doubts.rows[0] = known.row(0), doubts.rows[1] = known.row(1), doubts.statistics = statistics, doubts.spare = spare;
+    doubts.count = count, operands(doubts, 0);
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) doubts.sum[i] = sum[i];
+    refuse(doubts);
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] = doubts.sum[i];
+}

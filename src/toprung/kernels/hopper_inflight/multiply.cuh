@@ -1,0 +1,66 @@
+// What consumer warpgroups do with a stage whose B the splitter has split: three products of terms from zero, promoted to fp32.
+//
+//      partial = lo.hi + hi.lo + hi.hi of 32 of K;  sum += partial * scale of the column * scale of the row
+
+// A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,
+// others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
+inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead, Ring &at) {
+    ulong b = tile_at(at.b()); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    uint free = at.free(), scales = at.scales();
+    float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
+    known.add(a);
+    ahead.next();
+    at.wait_until_split();
+    pin(partial);
+    wgmma_fence();
+    if (!A_TYPE) {
+        wgmma_rs<BN>(partial, a.lo[0], b, 0);
+        wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
+    }
+    if (!B_TYPE) {
+        wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);
+        wgmma_rs<BN>(partial, a.hi[1], b + 6, 1);
+    }
+    wgmma_rs<BN>(partial, a.hi[0], b, !(A_TYPE && B_TYPE));
+    wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
+    wgmma_commit();
+    at.advance();
+    // Behind the last stage of all there is nothing to wait for, and nobody writes: what is read then, of a stage long multiplied or
+    // never filled, is split for nothing.
+    if (ahead.any()) at.wait_until_filled();
+    RowsOfA rows;
+    rows.fetch(at.a());
+    if (A_SCALED_EARLY) rows.weigh();
+    if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded behind the wait: what Tensor Cores read is not made while they work
+    wgmma_wait<0>();
+    pin(partial);
+    if (!A_SCALED_EARLY) rows.weigh();
+    a.split(rows);
+#pragma unroll
+    for (int i = 0; i < BN / 8; i += 2) {
+        float2 one, two;
+        if (B_TYPE == 1) {
+            one = two = make_float2(1.0f, 1.0f);
+        } else if (FOUR_COLUMNS) {
+            float4 both = shared_four(scales + 4 * column_of(i));
+            one = make_float2(both.x, both.y), two = make_float2(both.z, both.w);
+        } else {
+            one = shared_two(scales + 4 * column_of(i)), two = shared_two(scales + 4 * column_of(i + 1));
+        }
+#pragma unroll
+        for (int x = 0; x < 8; ++x) {
+            float back = x / 4 ? x % 2 ? two.y : two.x : x % 2 ? one.y : one.x;
+            sum[4 * i + x] = fmaf(partial[4 * i + x] * back, times[x / 2 % 2], sum[4 * i + x]);
+        }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(free);
+}
+
+// All stages of a tile.
+inline void multiply_tile(float (&sum)[BN / 2], Fragments &a, Known &known, Ring &ring, int chunks, bool follows) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+#pragma unroll 1
+    for (Ahead ahead(chunks, follows); ahead.of_tile();) step(sum, a, known, ahead, ring);
+}
