@@ -189,6 +189,7 @@ def ready(step):
     RuntimeError
         kernels are not ready after ``READY`` seconds
     """
+    step()  # products are known when they come again
     for _ in range(2):  # what the first pass falls back from may bring another kernel
         step()
         if not toprung.torch.wait(READY):

@@ -23,7 +23,7 @@ from toprung import errors
 from toprung.backends import cxx
 from toprung.blas import idle
 from toprung.torch import __main__ as program
-from toprung.torch import bridge, products
+from toprung.torch import background, bridge, products
 from toprung.torch.overloads import OVERLOADS
 from torch_device import DEVICE, EVERY, native, overriding
 
@@ -92,11 +92,14 @@ def test_a_product_that_was_decided_enters_no_python(name: str) -> None:
     assert ours is None or same(ours, theirs)
 
 
-def test_kinds_that_wait_prepared_are_left_no_longer() -> None:
+def test_kinds_that_come_once_enter_no_python_and_wait_prepares_those_that_came_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background.Background, "cost", 2.0)
     toprung.torch.enable(**{**LEFT, "reproducible": None})
+    assert frames(CALLS["mm"]) == [] and frames(CALLS["bmm"]) == []
     assert frames(CALLS["mm"]) and frames(CALLS["mm"]) == []  # left until preparing pays
     assert toprung.torch.wait(600)
     assert frames(CALLS["mm"])
+    assert toprung.torch.report().refused == {products.ONCE: 2}
 
 
 def test_products_that_are_small_or_whose_program_asks_for_something_else_enter_no_python() -> None:

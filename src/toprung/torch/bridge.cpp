@@ -73,7 +73,8 @@ struct State {
     int64_t ops;   // bit i: the operator of number i in settings.ALL is taken
     int64_t reproducible;
     int64_t always;  // 1: every product that is large enough enters Python, which counts it by module
-    Count small, precision, deterministic;  // products left, by the reason
+    int64_t eager;   // 1: the first product of its kind enters Python, too
+    Count small, precision, deterministic, once;  // products left, by the reason
 };
 std::atomic<State*> active{nullptr};
 
@@ -86,7 +87,7 @@ constexpr int WORDS = 2 + 4 * 2 * DIMS;  // State::number, bits of small values,
 struct Key {
     std::array<int64_t, WORDS> words;
     int count = 0;  // 0: no key
-    uint64_t hash;  // of these words; the high bits depend on all of them
+    uint64_t hash;  // of all words but the number; the high bits depend on all of them
 
     bool operator==(const Key& other) const {
         return hash == other.hash && count == other.count && std::memcmp(words.data(), other.words.data(), count * sizeof(int64_t)) == 0;
@@ -129,6 +130,14 @@ struct Shard {
         }
         return nullptr;
     }
+
+    void replace(const Kind& made) {
+        Kind* kind = find(made.key);
+        if (kind == nullptr && kinds.size() < ROOM) kind = &kinds.emplace_back();
+        if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, &Kind::used);
+        *kind = made;
+        kind->used = ++uses;
+    }
 };
 constexpr int SHARDS = 1 << 10;
 Shard* const shards = new Shard[SHARDS];  // never destroyed: threads may multiply while the process ends
@@ -169,7 +178,7 @@ struct Asked {
 __attribute__((noinline)) bool keyed(Key& key, int64_t number, uint64_t head, const Tensor* const (&tensors)[4]) {
     const c10::Device device = tensors[0]->device();
     head = (head << 8 | static_cast<uint8_t>(device.type())) << 8 | static_cast<uint8_t>(device.index());
-    uint64_t hash = number;
+    uint64_t hash = 0;
     int64_t* word = &key.words[2];
     for (int i = 0; i < 4; i++) {
         head <<= 7;
@@ -238,6 +247,11 @@ Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& pr
         Shard& shard = shard_of(key);
         const std::lock_guard<std::mutex> held(shard.lock);
         Kind* kind = shard.find(key);
+        if (kind == nullptr && !state->eager) {  // most kinds of a program whose sizes change never come again: Python need not know them
+            shard.replace({key, LEFT, &state->once, nullptr, 0, 0});
+            state->once.fetch_add(1, std::memory_order_relaxed);
+            return THEIRS;
+        }
         if (kind == nullptr || (kind->verdict == LEFT && kind->calls == 0)) return PYTHON;
         if (kind->verdict == LEFT) {
             kind->calls--;
@@ -445,17 +459,19 @@ EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taki
     const std::lock_guard<std::mutex> held(shard.lock);
     // Read under the lock: a number that has not changed yet is forgotten by a call that has still to come to this shard.
     if (pending->words[0] != state->number.load(std::memory_order_relaxed)) return;
-    Kind* kind = shard.find(*pending);
-    if (kind == nullptr && shard.kinds.size() < ROOM) kind = &shard.kinds.emplace_back();
-    if (kind == nullptr) kind = &*std::ranges::min_element(shard.kinds, {}, &Kind::used);
-    *kind = {*pending, static_cast<Verdict>(verdict), count, taking, calls, ++shard.uses};
+    shard.replace({*pending, static_cast<Verdict>(verdict), count, taking, calls, 0});
 }
 
-// Forget the verdicts of a number that no State has any more; none of their counters, and no Taking, is found from then on.
-EXPORTED void toprung_forget(int64_t number) {
+// Forget the verdicts of a number that its State has no more, and have Python decide such kinds under the one that it has now. None of
+// their counters, and no Taking, is used from then on.
+EXPORTED void toprung_forget(int64_t number, int64_t now) {
     for (int i = 0; i < SHARDS; i++) {
         const std::lock_guard<std::mutex> held(shards[i].lock);
-        std::erase_if(shards[i].kinds, [=](const Kind& kind) { return kind.key.words[0] == number; });
+        for (Kind& kind : shards[i].kinds) {
+            if (kind.key.words[0] != number) continue;
+            kind.key.words[0] = now;
+            kind = {kind.key, LEFT, nullptr, nullptr, 0, kind.used};
+        }
     }
 }
 

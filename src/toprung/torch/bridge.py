@@ -44,14 +44,15 @@ class State(ctypes.Structure):
 
     _fields_ = [
         ("number", ctypes.c_int64), ("least", ctypes.c_double), ("ops", ctypes.c_int64), ("reproducible", ctypes.c_int64),
-        ("always", ctypes.c_int64), ("small", ctypes.c_int64), ("precision", ctypes.c_int64), ("deterministic", ctypes.c_int64),
+        ("always", ctypes.c_int64), ("eager", ctypes.c_int64),
+        ("small", ctypes.c_int64), ("precision", ctypes.c_int64), ("deterministic", ctypes.c_int64), ("once", ctypes.c_int64),
     ]  # fmt: skip
 
     @classmethod
     def of(cls, settings: Settings) -> State:
         """Return the state of settings, with nothing counted."""
         ops = sum(1 << ALL.index(op) for op in settings.ops)
-        return cls(next(_numbers), settings.min_flops / 2, ops, bool(settings.reproducible), settings.modules)
+        return cls(next(_numbers), settings.min_flops / 2, ops, bool(settings.reproducible), settings.modules, settings.eager)
 
     def drained(self, counter: str) -> int:
         """Return one of the counters and set it to 0."""
@@ -62,7 +63,7 @@ class State(ctypes.Structure):
         bridge = library()
         assert bridge is not None
         number, self.number = self.number, next(_numbers)  # first: from now on no product finds or settles an old verdict
-        bridge.toprung_forget(ctypes.c_int64(number))
+        bridge.toprung_forget(ctypes.c_int64(number), ctypes.c_int64(self.number))
 
 
 class Taking(ctypes.Structure):

@@ -49,6 +49,7 @@ UNSETTLED = ("none", "ieee")
 """Values of PyTorch's setting of the precision of fp32 products that ask for fp32."""
 
 OTHER_PRECISION = "the program asks for another precision than fp32"
+ONCE = "the first product of its kind is PyTorch's: most never come again"
 DETERMINISTIC = "PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too"
 
 _precision_of: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
@@ -130,14 +131,12 @@ class Products(CountedProducts[Entry]):
     Attributes
     ----------
     state : settings and counters as the bridge reads them
-    eager : True if a kernel is prepared for the first product of its kind: the program wants it whether it gains or not
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, KEPT)
         self.settings = settings
         self.state = bridge.State.of(settings)
-        self.eager = settings.own or bool(settings.reproducible)
         self._settled: set[Entry] = set()
 
     def settle(self, entry: Entry, verdict: int, calls: int = bridge.ALWAYS) -> None:
@@ -179,7 +178,7 @@ class Products(CountedProducts[Entry]):
         if forget:
             _leaving[:] = [taking for taking in _leaving if not native.toprung_idle(taking)]
         self.small += self.state.drained("small")
-        for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC)):
+        for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC), ("once", ONCE)):
             if count := self.state.drained(counter):
                 self.refused[reason] = self.refused.get(reason, 0) + count
 
@@ -277,7 +276,7 @@ def multiply(
             if not job.begun:
                 if entry.counter.value:
                     entry.left += bridge.drained(entry.counter)
-                more = 0.0 if products.eager else background.HERE.cost * PAYS / work - entry.left - 1
+                more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - entry.left - 1
                 if more > 0:  # calls before preparing pays; infinite until it is known what the first kernel took
                     entry.left += 1
                     return products.settle(entry, bridge.LEFT, math.ceil(more)) if more < math.inf else None

@@ -46,6 +46,11 @@ class Settings:
     reproducible: bool | None = None
     modules: bool = False
 
+    @property
+    def eager(self) -> bool:
+        """True if a kernel is prepared for the first product of its kind: the program wants it whether it gains or not."""
+        return self.own or bool(self.reproducible)
+
     @classmethod
     def of(
         cls, precision: str, ops: Collection[str], device_types: Collection[str], own: bool, min_flops: int | None,
