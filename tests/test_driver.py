@@ -75,7 +75,7 @@ FAULTS = [  # beginning of the name of the case that finds it; file, text, what 
     ("scalars of every", LAUNCHER, "plan.scales is not None and -SMALLEST <= alpha <= SMALLEST", "False"),
     ("bias:", EPILOGUE, "1.0 if bias is not None else 0.0, c, packed, bias)", "0.0, c, packed, bias)"),
     ("bias and relu", EPILOGUE, "1.0 if bias is not None else 0.0, c, packed)", "0.0, c, packed)"),
-    ("another alignment", "blas/calls.py", "like_c, at_c & 15, precision", "like_c, precision"),
+    ("another alignment", "blas/calls.py", "like_c, adapter.address(out) & 15, precision", "like_c, precision"),
     ("prepacked", PRODUCT, "packed if taken else at_b", "at_b"),
     ("prepacked", "blas/plan.py", "out, at_a, at_b if self._terms is None else self._terms", "out, at_a, at_b"),
     ("plans", "blas/plan.py", "(at_c := address(out)) % least_c", "(at_c := address(out)) % 1"),
