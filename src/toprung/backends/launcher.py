@@ -184,15 +184,13 @@ def launcher(session: Any, plan: Plan) -> Run:
         the device has no grid of that size; nothing was launched
     """
     driver = session._driver
-    bound, scaling = (
-        [BoundLibrary(x) if isinstance(x.kernel, Library) else Bound(session, x) for x in some or ()]
-        for some in (plan.launches, plan.scales)
-    )
+    bound = [BoundLibrary(x) if isinstance(x.kernel, Library) else Bound(session, x) for x in plan.launches]
+    scaling = functools.cache(lambda: [Bound(session, x) for x in plan.scales or ()])  # few programs ever scale so
     context, number = session._context, int(session._context)
     own, current, enter = int(session.queue), driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
     size_a, size_b = plan.sizes
 
-    def launch(some: list[Bound | BoundLibrary], at: list[int], alpha: float, beta: float, stream: int) -> None:
+    def launch(some: Sequence[Bound | BoundLibrary], at: list[int], alpha: float, beta: float, stream: int) -> None:
         numbers = alpha, beta, 1.0 if alpha else 0.0
         before = current()[1]
         away = int(before) != number
@@ -219,7 +217,7 @@ def launcher(session: Any, plan: Plan) -> Run:
     ) -> None:  # fmt: skip
         stream = own if queue is None else int(queue)
         at = [a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, workspace or 0, packed, 0]
-        some = scaling if plan.scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
+        some = scaling() if plan.scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
         if plan.workspace_bytes and workspace is None:
             work = session.workspace(queue, plan.workspace_bytes)
             with work.lock:  # another product's launches must not come between these

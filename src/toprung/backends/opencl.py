@@ -467,7 +467,7 @@ class OpenCLSession:
         self._alive()
         own = self.queue
         bound = [self._planned(launch) for launch in plan.launches]
-        scales = None if plan.scales is None else [self._planned(launch) for launch in plan.scales]
+        scaling = functools.cache(lambda: [self._planned(launch) for launch in plan.scales or ()])  # few programs ever scale so
 
         def run(
             a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
@@ -475,7 +475,7 @@ class OpenCLSession:
         ) -> None:  # fmt: skip
             queue = own if queue is None else queue
             handles, first = [a, b, c, addend, workspace], [offset_a, offset_b, offset_c, 0, 0]
-            some = scales if scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
+            some = scaling() if plan.scales is not None and -SMALLEST <= alpha <= SMALLEST else bound
             if not plan.workspace_bytes or workspace is not None:
                 self._launch(queue, some, handles, first, alpha, beta)
             else:
