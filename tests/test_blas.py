@@ -546,6 +546,8 @@ def test_a_plan_gives_what_matmul_gives(kind: str) -> None:
     plan(x, y, out=target)
     graded(out if kind == "dlpack" else KINDS[kind][1](target), a, b)
     assert kept() and "33×17" in str(plan)
+    for other in (guarded((33, 20), "fortran")[0], np.empty((3, 33, 20), np.float32)):
+        graded(KINDS[kind][1](toprung.plan(x, y, *kinds(kind, other), own=True)(x, y)), a, b)  # without the plan's out
     with pytest.raises(errors.StalePlan, match="make another"):
         plan(y, x)
 

@@ -12,7 +12,7 @@ from toprung.blas.product import OnDevice, decided
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.errors import StalePlan, Unsupported
-from toprung.gemm.lowering import aligned
+from toprung.gemm.lowering import aligned, dense
 
 
 class Plan:
@@ -40,6 +40,7 @@ class Plan:
             self._terms = terms
             call.take_split_beforehand()
         first, second, result = given.first, given.second, given.result
+        self._makes = result.shape == given.shape and dense(result.shape, result.strides)  # the call can write a new array
         self._kinds, self._generation = (type(a), type(b)), forks.generation
         self._text = f"{type(a).__name__} {sizes(first.shape)} · {type(b).__name__} {sizes(second.shape)}"
         self._facts = tuple((o.shape, o.strides) for o in (first, second, result))
@@ -91,14 +92,15 @@ class Plan:
             raise self._stale(a, b, out)
         at_a, at_b = address(a), address(b)
         least_a, least_b, least_c = self._least
-        if out is None and not (at_a % least_a or at_b % least_b):
+        if out is None and self._makes and not (at_a % least_a or at_b % least_b):
             return call.product(a, b, at_a, at_b if self._terms is None else self._terms)
         if out is not None and not (at_a % least_a or at_b % least_b or (at_c := address(out)) % least_c):
             adapter = call.adapter
             if call.is_clear(at_a, at_b, at_c) or (adapter.has_memory_objects and calls.elsewhere(adapter, a, b, out)):
                 call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
                 return out
-        return routines.matmul(a, given, out, **self._options)  # it handles less aligned operands and names what overlaps
+        # it handles less aligned operands and another layout of the result, and names what overlaps
+        return routines.matmul(a, given, out, **self._options)
 
     def _looked_at(self, a: Any, b: Any, given: Any, out: Any) -> Any:
         """Return the product of operands whose library has no signature for them, or raise StalePlan."""
@@ -109,7 +111,7 @@ class Plan:
         if target is not None and (target.shape, target.strides) != self._facts[2]:
             raise self._stale(a, given, out)
         call = self._call
-        if call.home != first.home or self._signatures is not None:
+        if call.home != first.home or self._signatures is not None or not (out is not None or self._makes):
             return routines.matmul(a, given, out, **self._options)
         ready = arranged(first, second, target, out, self._how)
         if any(o.address % n for o, n in zip((first, second, ready.result), self._least, strict=True)):
