@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import driver
-import once
+from arrays import entry
 from conftest import require
 from toprung.backends import native_plan
 
@@ -21,13 +21,8 @@ HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{native_plan.SOURCE.parent}")
 
 
-def launcher() -> Path:
-    """Return the launcher as a library of its own."""
-    return once.shared_object(once.with_includes(native_plan.SOURCE.read_text(), native_plan.SOURCE.parent), ("-O2", *FLAGS))
-
-
 def test_calls_of_the_driver_are_those_of_pythons_launcher() -> None:
-    (found,), wanted = driver.recorded([([], [])], launcher()), driver.golden()
+    (found,), wanted = driver.recorded([([], [])], entry().__file__), driver.golden()
     assert found.keys() == wanted.keys()
     for name, calls in found.items():
         assert "\n".join(difflib.unified_diff(wanted[name].splitlines(), calls.splitlines(), name, lineterm="", n=1)) == ""

@@ -33,18 +33,18 @@ def installed(compiler: str = "gcc") -> Iterator[str]:
         yield folder
 
 
-def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]], launcher: Path | None = None) -> list[dict[str, str]]:
+def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]], entry: str | None = None) -> list[dict[str, str]]:
     """Return what each job's cases, all if it names none, ask of the driver, with a job's faults planted; by name of the case.
 
-    ``launcher``: library with the launcher in C++, which takes the place of Python's; None: Python's.
+    ``entry``: file of the extension module whose launcher takes the place of Python's; None: Python's.
     """
     with installed() as folder:
         paths = {"PYTHONPATH": str(SOURCE.parents[1]), "LD_LIBRARY_PATH": folder}
         more = {name: os.pathsep.join(filter(None, (path, os.environ.get(name)))) for name, path in paths.items()}
         own = {"TOPRUNG_DRIVER_LOG": str(Path(folder, "log")), "TOPRUNG_CACHE": folder}  # its kernels do nothing: no one else's
         env = {**os.environ, **more, **own, store.VARIABLE: "off"}
-        if launcher is not None:
-            env["TOPRUNG_NATIVE"] = str(launcher)
+        if entry is not None:
+            env["TOPRUNG_NATIVE"] = entry
         done = subprocess.run(
             [sys.executable, "-m", "driver.products"],
             input=json.dumps(jobs),

@@ -34,11 +34,10 @@ import toprung
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends import launcher, native_plan, nvrtc  # noqa: F401  # faults are planted in what is loaded
-from toprung.backends.cuda import CUDASession
 from toprung.blas import calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
-from toprung.errors import LaunchError, Unfinished
+from toprung.errors import LaunchError
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import loaded
@@ -371,32 +370,6 @@ def note(text: str) -> None:
     DRIVER.driver_note(text.encode())
 
 
-def by_native(session: Any, plan: Any) -> Callable[..., None]:
-    """Return ``CUDASession.launcher``'s function by the launcher in C++."""
-    library = native_plan.declare(ctypes.CDLL(os.environ["TOPRUNG_NATIVE"]))
-    made = native_plan.NativePlan(library, session, plan)
-
-    def run(
-        a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: Any = None, addend: int = 0, packed: int = 0,
-    ) -> None:  # fmt: skip
-        stream, (size_a, size_b) = int(session.queue if queue is None else queue), plan.sizes
-        with contextlib.ExitStack() as held:
-            if plan.workspace_bytes and workspace is None:
-                work = session.workspace(queue, plan.workspace_bytes)
-                held.enter_context(work.lock)
-                workspace = int(work.buffer.handle)
-            made.prepare(stream)
-            at = (ctypes.c_uint64 * 6)(
-                a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, workspace or 0, packed
-            )
-            status = library.toprung_launch(made.handle, at, alpha, beta, stream)
-        if status:
-            raise (Unfinished if status == -2 else LaunchError)(f"the launcher in C++: {status}")
-
-    return run
-
-
 def recorded(name: str, faults: list[tuple[str, str, str]]) -> str:
     """Return what the stand-in writes down of a case, run in a forked child."""
     log, codes = Path(os.environ["TOPRUNG_DRIVER_LOG"]), [one for fault in faults for one in changed(*fault)]
@@ -439,7 +412,7 @@ def signatures(compiled: Callable[..., tuple[str, bytes]]) -> Callable[..., tupl
 if __name__ == "__main__":
     nvrtc._compiled = signatures(once.nvrtc(nvrtc._compiled))
     nvrtc.version(), nvrtc.architectures(), families(), functions()  # once for all children
-    if "TOPRUNG_NATIVE" in os.environ:
-        CUDASession.launcher = by_native  # type: ignore[method-assign]
+    native = native_plan.loaded(Path(os.environ["TOPRUNG_NATIVE"])) if "TOPRUNG_NATIVE" in os.environ else None
+    native_plan.entry = lambda: native  # type: ignore[assignment]
     gc.freeze()
     json.dump([{name: recorded(name, faults) for name in names or CASES} for names, faults in json.load(sys.stdin)], sys.stdout)

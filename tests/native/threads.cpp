@@ -30,7 +30,7 @@ int main() {
     toprung_plan* plan = toprung_plan_new(words.data(), words.size());
     for (size_t count = 0; count < words.size(); count++)
         if (toprung_plan_new(words.data(), count) != nullptr) return 2;
-    uint64_t at[TOPRUNG_FLAGS] = {};
+    uint64_t at[TOPRUNG_SLOTS] = {};
     if (plan == nullptr || toprung_launch(plan, at, 1, 0, nullptr) != TOPRUNG_NO_FLAGS) return 3;
 
     std::vector<std::thread> threads;
@@ -40,7 +40,7 @@ int main() {
             toprung_flags(context, t << 32, t << 8, 64);
             for (uint64_t i = 0; i < ROUNDS; i++) {
                 const uint64_t place = t << 16 | i % PLACES << 8;
-                const uint64_t mine[TOPRUNG_FLAGS] = {place, 0, place, 0, 0, 0};
+                const uint64_t mine[TOPRUNG_SLOTS] = {place, 0, place};
                 if (toprung_launch(plan, mine, static_cast<double>(t), 0, reinterpret_cast<void*>(t << 32))) std::puts("refused");
             }
             uint64_t left = 0;

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -36,12 +37,12 @@ class Made:
     """A plan as ``NativePlan`` keeps it."""
 
     def __init__(self, **more: Any) -> None:
-        self.handle, self.flags, self.asked = plan(ENTRY.launcher, **more), more.get("flags", 0), list[int]()
-        weakref.finalize(self, ENTRY.launcher.toprung_plan_free, self.handle)
+        self.handle, self.flags, self.asked = plan(ENTRY.library, **more), more.get("flags", 0), list[int]()
+        weakref.finalize(self, ENTRY.library.toprung_plan_free, self.handle)
 
     def prepare(self, stream: int) -> None:
         self.asked.append(stream)
-        ENTRY.launcher.toprung_flags(CONTEXT, stream, 0x7000, self.flags)
+        ENTRY.library.toprung_flags(CONTEXT, stream, 0x7000, self.flags)
 
 
 def decide(call: Callable[[], Any], **more: Any) -> Made:
@@ -190,6 +191,38 @@ def a_forked_child_starts_afresh() -> None:
         os._exit(not (right and log() == []))
     assert os.waitpid(child, 0)[1] == 0
     assert launched(A, B, toprung.matmul(A, B))
+
+
+def a_launcher_takes_what_pythons_takes() -> None:
+    def launcher(made: Made, needs: bool = False) -> Any:
+        bound = struct.pack("=5Q", made.handle, 5, 4, 2, needs)
+        return ENTRY.launcher((bound, made.prepare, lambda *given: asked.append(given), asked.append))
+
+    asked, made = list[Any](), Made()
+    log()
+    places = 0x1000, 2, np.int64(0x2000), -3, 0x3000, np.int32(4)
+    for named in ({}, {"queue": 6, "packed": 1, "flags": 2}):
+        launcher(made)(*places, 2, 1e300, workspace=0x9000, addend=0x4000, **named)
+        (line,) = log()
+        assert line.endswith(" | 1008 | 1ffa | 3010 | 4000 | 9000 | 40000000 | 7f800000") and f" {named.get('queue', 5)} |" in line
+    launcher(made, needs=True)(*places, 1.0, 0.0, packed=9)
+    assert asked.pop() == (*places, 1.0, 0.0, None, None, 9) and log() == []
+    for threads, status in (((2048,), 1), ((32, 2048), native_plan.UNFINISHED)):
+        launcher(Made(threads=threads))(*places, 1.0, 0.0)
+        assert asked.pop() == status and "REFUSED" in log()[-1]
+    for given, named in (
+        ((1,), {}),
+        ((*places, 1, 0), {"b": 3}),
+        ((*places, 1, 0), {"other": 3}),
+        ((*places, "x", 0), {}),
+        ((*range(14),), {}),
+    ):
+        try:
+            launcher(made)(*given, **named)
+        except TypeError:
+            continue
+        raise AssertionError
+    assert asked == log() == []
 
 
 def many_calls_hold_nothing() -> None:

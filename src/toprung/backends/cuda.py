@@ -32,7 +32,8 @@ from toprung.backends.base import (
     Source,
     Workspace,
 )
-from toprung.backends.launcher import Bound, checked, described, in_memory, launcher, status_text
+from toprung.backends.launcher import Bound, checked, described, in_memory, status_text
+from toprung.backends.native_plan import launcher
 from toprung.backends.plan import KernelLaunch, Map, Plan, Run
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadArgument, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through

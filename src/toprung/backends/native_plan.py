@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import sysconfig
 import warnings
 import weakref
@@ -11,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from toprung.backends import cxx
 from toprung.backends.base import Buffer
-from toprung.backends.cuda import CUDASession
-from toprung.backends.launcher import checked, described
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Scalar
-from toprung.errors import LaunchError, MissingExtra
+from toprung.backends.launcher import checked, described, status_text
+from toprung.backends.launcher import launcher as in_python
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Run, Scalar
+from toprung.errors import LaunchError, MissingExtra, Unfinished
 
 SOURCE = Path(__file__).parents[1] / "native" / "launch.cpp"
 ENTRY = SOURCE.with_name("entry.cpp"), SOURCE
@@ -30,6 +31,9 @@ NAME = "entry.abi3.so"
 
 ADDRESS, SCALAR, MAP, BYTES = range(4)
 """Kinds of arguments, as ``Kind`` in ``launch.cpp``."""
+
+UNFINISHED = -2
+"""``TOPRUNG_UNFINISHED`` in ``launch.h``."""
 
 WHEN = ("", "alpha", "beta", "no beta")
 
@@ -76,7 +80,7 @@ def entry() -> Any:
 def loaded(path: Path) -> Any:
     """Return the extension module in a file; None, with a warning, if it does not load.
 
-    Its ``launcher`` has the functions of ``launch.h``.
+    Its ``library`` has the functions of ``launch.h``.
     """
     try:
         loader = ExtensionFileLoader("toprung.native.entry", str(path))
@@ -84,7 +88,7 @@ def loaded(path: Path) -> Any:
         assert spec is not None
         module = module_from_spec(spec)
         loader.exec_module(module)
-        module.launcher = declare(ctypes.CDLL(str(path)))  # type: ignore[attr-defined]
+        module.library = declare(ctypes.CDLL(str(path)))  # type: ignore[attr-defined]
     except (ImportError, OSError) as error:
         text = f"products enter Python, for {error}: python -m toprung.torch --build makes the file anew"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -105,7 +109,7 @@ class NativePlan:
         the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments or is another library's
     """
 
-    def __init__(self, library: ctypes.CDLL, session: CUDASession, plan: Plan) -> None:
+    def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
         self.library, self.session, self.plan = library, session, plan
         words = np.array(list(words_of(session, plan)), np.uint64)
         self.handle = library.toprung_plan_new(words.ctypes.data, words.size)
@@ -119,7 +123,38 @@ class NativePlan:
             self.library.toprung_flags(int(self.session._context), stream, self.session.flags(stream, nbytes), nbytes)
 
 
-def words_of(session: CUDASession, plan: Plan) -> Iterator[int]:
+def launcher(session: Any, plan: Plan) -> Run:
+    """Return what ``toprung.backends.launcher`` does, by the launcher in C++ where it is built and takes the plan."""
+    module = entry()
+    try:
+        made = module and NativePlan(module.library, session, plan)
+    except LaunchError:
+        made = None
+    if not made:
+        return in_python(session, plan)
+    run: Run
+
+    def with_scratch(
+        a: Any, offset_a: Any, b: Any, offset_b: Any, c: Any, offset_c: Any, alpha: Any, beta: Any, queue: Any, *more: Any
+    ) -> None:  # fmt: skip
+        work = session.workspace(queue, plan.workspace_bytes)
+        with work.lock:  # another product's launches must not come between these
+            stream, lent = int(session.queue if queue is None else queue), int(work.buffer.handle)
+            flags = session.flags(stream, plan.flags_bytes) if plan.flags_bytes else 0
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, lent, *more, flags=flags)
+
+    def failed(status: int) -> NoReturn:
+        what = f"{described(plan.launches[0].kernel.source)} on {session.device}"
+        if status == UNFINISHED:
+            raise Unfinished(f"{what}: one of {len(plan.launches)} launches was refused after others")
+        raise LaunchError(f"{what}: {status_text(session._driver, session._driver.CUresult(status))}")
+
+    bound = struct.pack("=5Q", made.handle, int(session.queue), *plan.sizes, plan.workspace_bytes > 0)
+    run = module.launcher((bound, made.prepare, with_scratch, failed))
+    return run
+
+
+def words_of(session: Any, plan: Plan) -> Iterator[int]:
     """Yield a plan as unsigned words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
     scales = plan.scales or ()
     yield from (int(session._context), plan.workspace_bytes, plan.flags_bytes)
@@ -128,7 +163,7 @@ def words_of(session: CUDASession, plan: Plan) -> Iterator[int]:
         yield from _launch(session, launch)
 
 
-def _launch(session: CUDASession, launch: KernelLaunch) -> Iterator[int]:
+def _launch(session: Any, launch: KernelLaunch) -> Iterator[int]:
     kernel: Any = launch.kernel
     if isinstance(kernel, Library):
         raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")

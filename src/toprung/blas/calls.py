@@ -134,7 +134,7 @@ def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
         return None
     plan, session = call.executable.plan, cast(Any, call.executable.session)
     try:
-        made = native_plan.NativePlan(native_plan.entry().launcher, session, plan)
+        made = native_plan.NativePlan(native_plan.entry().library, session, plan)
     except LaunchError:
         return None
     start = struct.pack("=QQ6q", made.handle, plan.lent_bytes, *call.reach)

@@ -177,27 +177,32 @@ struct Lent {
     }
 };
 
+// Launch a plan without the GIL; `prepare` makes the stream's flags where it has none yet. Returns 0, the driver's error, or
+// TOPRUNG_NO_FLAGS with Python's error.
+int launch(toprung_plan* plan, PyObject* prepare, const uint64_t* at, double alpha, double beta, void* stream) {
+    for (int attempt = 0;; attempt++) {
+        int status;
+        Py_BEGIN_ALLOW_THREADS
+        status = toprung_launch(plan, at, alpha, beta, stream);
+        Py_END_ALLOW_THREADS
+        if (status != TOPRUNG_NO_FLAGS || attempt == 1) return status;
+        const Ref handle(PyLong_FromVoidPtr(stream)), done(PyObject_CallFunctionObjArgs(prepare, handle.it, nullptr));
+        if (done.it == nullptr) return status;
+    }
+}
+
 // Put a product into its library's current stream; false if Python must try, and say why it cannot.
 bool launch(const Library& library, PyObject* prepare, const Start& start, const Tensor& a, const Tensor& b, const Tensor& c) {
     void* stream = nullptr;
     if (library.exchange->stream(a.device, a.number, &stream) != 0) return false;
     const Lent lent(*library.exchange, a, start.lent);
     if (start.lent && lent.made == nullptr) return false;
-    uint64_t at[TOPRUNG_FLAGS] = {};
+    uint64_t at[TOPRUNG_SLOTS] = {};
     at[TOPRUNG_A] = a.address();
     at[TOPRUNG_B] = b.address();
     at[TOPRUNG_C] = c.address();
     if (lent.made != nullptr) at[TOPRUNG_WORKSPACE] = lent.made->tensor.address();
-    for (int attempt = 0; attempt < 2; attempt++) {
-        int status;
-        Py_BEGIN_ALLOW_THREADS
-        status = toprung_launch(start.plan, at, 1, 0, stream);
-        Py_END_ALLOW_THREADS
-        if (status != TOPRUNG_NO_FLAGS) return status == 0;
-        const Ref handle(PyLong_FromVoidPtr(stream)), done(PyObject_CallFunctionObjArgs(prepare, handle.it, nullptr));
-        if (done.it == nullptr) return false;
-    }
-    return false;
+    return launch(start.plan, prepare, at, 1, 0, stream) == 0;
 }
 
 bool is_clear(const Start& start, const Tensor& a, const Tensor& b, const Tensor& c) {
@@ -243,6 +248,74 @@ PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyObject_CallFunctionObjArgs(started, call.it, key.it, given[0], given[1], given[2], at_a.it, at_b.it, nullptr);
 }
 
+// ---- the launcher for Python
+
+constexpr int ARGUMENTS = 13, NEEDED = 8, QUEUE = 8, WORKSPACE = 9;
+constexpr const char* NAMES[ARGUMENTS] = {"a",    "offset_a", "b",     "offset_b",  "c",      "offset_c", "alpha",
+                                          "beta", "queue",    "workspace", "addend", "packed", "flags"};
+
+// native_plan.launcher packs it.
+struct Bound {
+    toprung_plan* plan;
+    uint64_t own;       // the stream where none is given
+    uint64_t sizes[2];  // bytes of an element of A and of B
+    uint64_t needs;     // 1: a run needs scratch memory
+};
+
+// Return an integer, also one that NumPy or the driver's bindings wrap, modulo 2^64; None is 0.
+uint64_t word(PyObject* given) {
+    if (given == Py_None) return 0;
+    const Ref whole(PyLong_Check(given) ? Py_NewRef(given) : PyNumber_Long(given));
+    return whole.it == nullptr ? 0 : PyLong_AsUnsignedLongLongMask(whole.it);
+}
+
+// A Run of backends/plan.py. `self` is a Bound and three functions: one makes the flags of a stream, one runs the plan with scratch
+// memory of the session's, and one raises the driver's error.
+PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+    PyObject* all[ARGUMENTS] = {};
+    bool fits = count <= ARGUMENTS;
+    for (Py_ssize_t i = 0; fits && i < count; i++) all[i] = given[i];
+    for (Py_ssize_t i = 0; names != nullptr && fits && i < PyTuple_Size(names); i++) {
+        int at = 0;
+        while (at < ARGUMENTS && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, i), NAMES[at]) != 0) at++;
+        fits = at < ARGUMENTS && all[at] == nullptr;
+        if (fits) all[at] = given[count + i];
+    }
+    for (int i = 0; i < ARGUMENTS; i++) {
+        fits = fits && (all[i] != nullptr || i >= NEEDED);
+        if (all[i] == nullptr) all[i] = Py_None;
+    }
+    if (!fits) return PyErr_Format(PyExc_TypeError, "a run takes a, offset_a, b, offset_b, c, offset_c, alpha, beta, and options");
+
+    Bound bound;
+    std::memcpy(&bound, PyBytes_AsString(PyTuple_GetItem(self, 0)), sizeof bound);
+    if (bound.needs && all[WORKSPACE] == Py_None) {
+        const Ref arguments(PyTuple_New(ARGUMENTS - 2));  // all but the scratch memory, and the flags
+        for (int i = 0; arguments.it != nullptr && i < ARGUMENTS - 2; i++)
+            PyTuple_SetItem(arguments.it, i, Py_NewRef(all[i < WORKSPACE ? i : i + 1]));
+        return arguments.it == nullptr ? nullptr : PyObject_CallObject(PyTuple_GetItem(self, 2), arguments.it);
+    }
+    uint64_t at[TOPRUNG_SLOTS];
+    at[TOPRUNG_A] = word(all[0]) + bound.sizes[0] * word(all[1]);
+    at[TOPRUNG_B] = word(all[2]) + bound.sizes[1] * word(all[3]);
+    at[TOPRUNG_C] = word(all[4]) + 4 * word(all[5]);
+    at[TOPRUNG_WORKSPACE] = word(all[WORKSPACE]);
+    at[TOPRUNG_ADDEND] = word(all[10]);
+    at[TOPRUNG_PACKED] = word(all[11]);
+    at[TOPRUNG_FLAGS] = word(all[12]);
+    const double alpha = PyFloat_AsDouble(all[6]), beta = PyFloat_AsDouble(all[7]);
+    void* stream = reinterpret_cast<void*>(all[QUEUE] == Py_None ? bound.own : word(all[QUEUE]));
+    if (PyErr_Occurred()) return nullptr;
+    const int status = launch(bound.plan, PyTuple_GetItem(self, 1), at, alpha, beta, stream);
+    if (PyErr_Occurred()) return nullptr;
+    if (status == 0) Py_RETURN_NONE;
+    return PyObject_CallFunction(PyTuple_GetItem(self, 3), "i", status);
+}
+PyMethodDef run_definition = {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+// launcher(self of run) -> run
+PyObject* launcher(PyObject*, PyObject* self) { return PyCFunction_NewEx(&run_definition, self, nullptr); }
+
 // ---- the module
 
 // install(cache, MISS, again, started, last): objects of calls.py, and the thread's last receipt
@@ -278,6 +351,7 @@ PyMethodDef functions[] = {
     {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)), METH_FASTCALL, nullptr},
     {"install", install, METH_VARARGS, nullptr},
     {"know", know, METH_VARARGS, nullptr},
+    {"launcher", launcher, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "entry", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};

@@ -227,8 +227,7 @@ void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t
 int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, double beta, void* stream) {
     const Driver& cuda = driver();
     uint64_t at[TOPRUNG_SLOTS];
-    std::copy_n(given, TOPRUNG_FLAGS, at);
-    at[TOPRUNG_FLAGS] = 0;
+    std::copy_n(given, TOPRUNG_SLOTS, at);
     const float numbers[3] = {static_cast<float>(alpha), static_cast<float>(beta), alpha != 0 ? 1.0f : 0.0f};
 
     void* before = nullptr;
@@ -245,7 +244,7 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
     } const back{away ? &cuda : nullptr, before};
 
     const bool scaled = plan->scales && std::fabs(alpha) <= SMALLEST;
-    if (plan->flags_bytes && !scaled) {
+    if (plan->flags_bytes && !scaled && !at[TOPRUNG_FLAGS]) {
         int captured = 0;  // an error counts as captured: the default stream may not be asked while another one is
         if (at[TOPRUNG_WORKSPACE] && (cuda.capturing(stream, &captured) || captured)) {
             // a graph has flags of its own: it may run beside the stream

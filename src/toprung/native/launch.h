@@ -7,7 +7,7 @@
 
 #define TOPRUNG_EXPORTED extern "C" __attribute__((visibility("default")))
 
-// Memory that a launch is given, by its slot in toprung.backends.plan; FLAGS are the launcher's own matter.
+// Memory that a launch is given, by its slot in toprung.backends.plan.
 enum toprung_slot { TOPRUNG_A, TOPRUNG_B, TOPRUNG_C, TOPRUNG_ADDEND, TOPRUNG_WORKSPACE, TOPRUNG_PACKED, TOPRUNG_FLAGS, TOPRUNG_SLOTS };
 
 // What toprung_launch returns beside the driver's errors: the stream has no flags yet, see toprung_flags; the driver refused a launch
@@ -24,7 +24,7 @@ TOPRUNG_EXPORTED void toprung_plan_free(toprung_plan* plan);
 // Have flags of a stream be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 
-// Put a plan's launches into a stream, from any thread. `at` has the address of each slot but FLAGS, 0 where there is none. While
-// the stream is captured, flags lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0,
+// Put a plan's launches into a stream, from any thread. `at` has the address of each slot, 0 where there is none. FLAGS at 0 are the
+// stream's; while it is captured, they lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0,
 // TOPRUNG_UNFINISHED, or with nothing launched the driver's error or TOPRUNG_NO_FLAGS.
 TOPRUNG_EXPORTED int toprung_launch(toprung_plan* plan, const uint64_t* at, double alpha, double beta, void* stream);

@@ -314,7 +314,7 @@ bool start(const Product& product, int activation, Tensor& made) {
             const c10::impl::VirtualGuardImpl streams(device.type());
             stream = streams.getStreamNativeHandle(streams.getStream(device));
         }
-        uint64_t at[TOPRUNG_FLAGS] = {};
+        uint64_t at[TOPRUNG_SLOTS] = {};
         at[TOPRUNG_A] = reinterpret_cast<uint64_t>(a.const_data_ptr());
         at[TOPRUNG_B] = reinterpret_cast<uint64_t>(b.const_data_ptr());
         at[TOPRUNG_C] = reinterpret_cast<uint64_t>(made.mutable_data_ptr());
