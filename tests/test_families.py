@@ -152,14 +152,17 @@ ALLOWED = {
     *(
         (f"kernels/hopper_{name}/{file}.py", f"hopper_{on}")
         for name, files in (
-            ("presplit", ("config", "cost", "family", "launches")),
+            ("presplit", ("cost", "family", "launches")),
             ("inflight_split_k", ("cost", "family", "launches")),
         )
         for file in files
         for on in ("fp32x", "inflight")
     ),
     ("kernels/hopper_inflight_split_k/config.py", "hopper_inflight"),
+    ("kernels/hopper_presplit/config.py", "hopper_inflight"),
     ("kernels/tiled_cluster/family.py", "tiled"),
+    ("kernels/cublas_half/family.py", "cublas"),
+    ("kernels/cublas_tf32/family.py", "cublas"),
     ("kernels/skinny_cluster/family.py", "skinny"),
 }
 

@@ -197,6 +197,9 @@ class PackedOperand(Protocol):
     terms: Any
     copy: Any
 
+    def refused(self, session: Session, call: GemmDesc) -> str:
+        """Return why it cannot be B of a product; empty if it can."""
+
 
 class Launches:
     """The launches of one product with one configuration, compiled and laid out but for addresses, α and β.
@@ -205,10 +208,12 @@ class Launches:
     ----------
     plan : what is launched
     packed : function that returns what is launched where B is a ``PackedOperand``; None if no such operand is taken
+    call : the product, where one is
     escalated : function that returns how many pieces of C were computed again in plain fp32; it waits for the device
     """
 
     packed: Callable[[], Plan] | None = None
+    call: GemmDesc
 
     def __init__(self, session: Session, plan: Plan, escalated: Callable[[], int] = lambda: 0) -> None:
         self.session, self.plan, self.escalated = session, plan, escalated
@@ -240,7 +245,7 @@ class Launches:
 
     def accepts(self, packed: Any) -> bool:
         """Return True if ``packed``, a second operand that was split beforehand, may stand in place of B's handle."""
-        return False
+        return self.packed is not None and packed is not None and not packed.refused(self.session, self.call)
 
     def scale_by(self, scales: Sequence[KernelLaunch]) -> None:
         """Have these launches take the place of all others where α is 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from toprung.backends import cublas
 from toprung.backends.base import Session
@@ -45,6 +46,7 @@ class CuBLAS(KernelFamily[NoConfig]):
     name = "cublas"
     own = False
     reproducible = ""
+    compute: ClassVar[int] = cublas.COMPUTE_32F
 
     def supports(self, device: Device, desc: Desc) -> str:
         return cublas.unsupported(device, desc)
@@ -72,7 +74,7 @@ class CuBLAS(KernelFamily[NoConfig]):
         return "it is installed, and by the cost model the faster"
 
     def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
-        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
+        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, self.compute))
 
     def version(self, backend: str) -> str:
         return cublas.version()

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 
 from toprung.backends import cublas
-from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import foreign
+from toprung.kernels.base import NoConfig, OwnDesc
+from toprung.kernels.cublas.family import CuBLAS
 
 RATES = {16: 8.5e14, 8: 2.3e14, 2: 1.4e14}
 """Operations a second of whole tiles, by the bytes on which all rows of operands and result would begin if all were halves."""
@@ -37,14 +36,12 @@ DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
 
 
-class CuBLASHalf(KernelFamily[NoConfig]):
+class CuBLASHalf(CuBLAS):
     """``cublasGemmEx``, or its strided batch, on float16 or bfloat16."""
 
     name = "cublas_half"
     precision = "fp32x"
-    own = False
     operand_dtypes = frozenset({"float16", "bfloat16"})
-    reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector:
@@ -55,7 +52,7 @@ class CuBLASHalf(KernelFamily[NoConfig]):
             return f"K is {desc.K:,}: beyond {DEEPEST:,} errors of sums in Tensor Cores exceed fp32's"
         return cublas.unsupported(device, desc) or ("there is nothing to multiply" if desc.is_empty else "")
 
-    def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:
+    def cost(self, device: Device, desc: OwnDesc, config: NoConfig) -> float:
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
         strides = desc.stride_a, desc.stride_b
@@ -65,16 +62,10 @@ class CuBLASHalf(KernelFamily[NoConfig]):
         rate = RATES[size] * (1.0 if size == max(RATES) else math.sqrt(few))
         tiles = _tiles(desc, TILE)
         computing = 2.0 * tiles * TILE * TILE * desc.K / rate + EACH * tiles / device.compute_units
-        return max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL)
+        return float(max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL))
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"
-
-    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
-        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
-
-    def version(self, backend: str) -> str:
-        return cublas.version()
 
 
 def _tiles(desc: GemmDesc, side: int) -> int:

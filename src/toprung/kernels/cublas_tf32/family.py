@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from toprung.backends import cublas
-from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelFamily, Launches, NoConfig
-from toprung.kernels.launch import foreign
+from toprung.kernels.base import NoConfig
+from toprung.kernels.cublas.family import CuBLAS
 
 
-class CuBLASTF32(KernelFamily[NoConfig]):
+class CuBLASTF32(CuBLAS):
     """``cublasGemmEx`` in TF32."""
 
     name = "cublas_tf32"
     precision = "tf32"
-    own = False
-    reproducible = ""
+    compute = cublas.COMPUTE_TF32
 
     def supports(self, device: Device, desc: Desc) -> str:
         if reason := cublas.unsupported(device, desc):
             return reason
         return "with a vector memory is the limit, and fp32 as fast as TF32" if desc.is_vector else ""
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
+        return [NoConfig()]  # β·C alone, too, where it is asked for
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         # the seconds of a call: nothing else computes in TF32 that it could be weighed against
@@ -30,12 +33,6 @@ class CuBLASTF32(KernelFamily[NoConfig]):
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: operands cut to 11 bits, NOT as accurate as fp32"
-
-    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
-        return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
-
-    def version(self, backend: str) -> str:
-        return cublas.version()
 
 
 FAMILY = CuBLASTF32()

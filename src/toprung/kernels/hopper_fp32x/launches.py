@@ -140,7 +140,6 @@ class Fp32xLaunches(Launches):
     Attributes
     ----------
     config : the tile, and the slices of K
-    why : why they were chosen
     """
 
     def __init__(
@@ -153,8 +152,6 @@ class Fp32xLaunches(Launches):
         units = session.device.compute_units
         best = config or select_config(call, units)
         self.config = config = replace(best, slices=trimmed(call.K, best.slices))
-        self.why = f"the fullest of {units} SMs is done first with tiles of {config.BM}×{config.BN}"
-        self.why += f" and {config.slices} slices of K" * (config.slices > 1)
         self.panels = panels(call, limit) if call.M and call.N else []
         self.how = splitting or pass_of(call, config.slices)
         sources = sources_of(call, config, self.how, epilogue, **more) if self.panels else []
@@ -163,9 +160,6 @@ class Fp32xLaunches(Launches):
         super().__init__(session, self._plan(workspace_bytes(call, limit, config.slices), False), self._count.read)
         if all(p.cols == call.N for p in self.panels) and not (call.batch > 1 and call.stride_b):
             self.packed = functools.partial(self._plan, self.plan.workspace_bytes, True)
-
-    def accepts(self, packed: Any) -> bool:
-        return self.packed is not None and isinstance(packed, SplitOperand) and not packed.refused(self.session, self.call)
 
     def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> SplitOperand:
         """Return B split once, for any number of products with such a B."""

@@ -137,7 +137,7 @@ class HopperInflight(KernelFamily[InflightConfig]):
 
     def texts(self, backend: str) -> Iterable[str]:
         # both sources; CUDA C++ has no prelude
-        return [product_source(InflightConfig(), **more).text for more in ({}, {"GROUPED": 1})]
+        return [product_source(InflightConfig()).text, product_source(InflightConfig(), GROUPED=1).text]
 
     # verification and the tuner
 

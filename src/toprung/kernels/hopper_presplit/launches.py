@@ -6,7 +6,6 @@ Where K runs across memory, a splitting pass on B goes before it.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter
-from toprung.kernels.hopper_fp32x.launches import SplitOperand, beside, splitting
+from toprung.kernels.hopper_fp32x.launches import beside, splitting
 from toprung.kernels.hopper_fp32x.sizes import matrices, terms_bytes, width
 from toprung.kernels.hopper_fp32x.sources import spread
 from toprung.kernels.hopper_inflight.config import blocks
@@ -44,9 +43,6 @@ class PresplitLaunches(Launches):
         self._product = kernel_of(session, product_source(config, desc, **epilogues.defines(epilogue)))
         super().__init__(session, self._plan(session, False, is_one and desc.trans_b), self._count.read)
         self.packed = functools.partial(self._plan, session, True, False)
-
-    def accepts(self, packed: Any) -> bool:
-        return isinstance(packed, SplitOperand) and not packed.refused(self.session, self.call)
 
     def _plan(self, session: Session, prepared: bool, claims: bool) -> Plan:
         """Return the plan with the terms of B in the slot PACKED, claimed by blocks, or split by a launch before."""

@@ -139,7 +139,6 @@ class SgemmLaunches(Launches):
     Attributes
     ----------
     variant : the block's shape
-    why : why it was chosen
     schedules : how the tiles of each panel are dealt out
 
     Parameters
@@ -166,7 +165,6 @@ class SgemmLaunches(Launches):
         if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant.text}: {reason}")
         self.cut, self.overlap, self.epilogue = cut, overlap, epilogue
-        self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
