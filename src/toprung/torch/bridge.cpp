@@ -20,10 +20,12 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -81,7 +83,7 @@ std::atomic<State*> active{nullptr};
 // ---- the table: kind of product -> verdict
 
 constexpr size_t DIMS = 3;                  // tensors of more dimensions are no operands: PyTorch raises its error
-constexpr uint64_t ODD = 0x9E3779B97F4A7C15u;  // factor of the hash
+constexpr uint64_t ODD = 0x9E3779B97F4A7C15u, SPREAD = 0x61C88647u;  // factors of the hash; the second fits an instruction
 constexpr int WORDS = 2 + 4 * 2 * DIMS;  // State::number, bits of small values, and pairs of size and stride of four tensors
 
 struct Key {
@@ -115,10 +117,16 @@ struct Kind {
     uint64_t used;  // Shard::uses at the last look-up
 };
 
-// Locks are held for some tens of nanoseconds and never while anything is called, so no order of locks can deadlock.
+// Held for some tens of nanoseconds and never while anything is called, so no order of locks can deadlock. A std::mutex costs sixty
+// instructions more.
+struct Lock {
+    std::atomic_flag held;
+    void lock() { while (held.test_and_set(std::memory_order_acquire)) sched_yield(); }
+    void unlock() { held.clear(std::memory_order_release); }
+};
 constexpr size_t ROOM = 16;  // kinds of a shard; a new one replaces the least recently used
 struct Shard {
-    std::mutex lock;
+    Lock lock;
     std::vector<Kind> kinds;
     uint64_t uses = 0;
 
@@ -131,7 +139,7 @@ struct Shard {
         return nullptr;
     }
 
-    void replace(const Kind& made) {
+    [[gnu::noinline]] void replace(const Kind& made) {
         Kind* kind = find(made.key);
         if (kind == nullptr && kinds.size() < ROOM) kind = &kinds.emplace_back();
         if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, &Kind::used);
@@ -173,28 +181,45 @@ struct Asked {
     void operator+=(bool gelu) { activation = gelu ? 2 : 1; }
 };
 
+// Members that a tensor's public methods read, after each has checked whether it is overridden.
+struct Fields : c10::TensorImpl {
+    static constexpr auto custom = &Fields::matches_policy;
+    static constexpr auto shape = &Fields::sizes_and_strides_;
+    static constexpr auto offset = &Fields::storage_offset_;
+};
+
 // Write what decides a product into a key, as products.multiply does: A, B, a bias that is only read, and a result that was given.
-// Returns false, with no key, for tensors that PyTorch refuses, or nearly. Not inlined: it needs all registers.
-__attribute__((noinline)) bool keyed(Key& key, int64_t number, uint64_t head, const Tensor* const (&tensors)[4]) {
-    const c10::Device device = tensors[0]->device();
-    head = (head << 8 | static_cast<uint8_t>(device.type())) << 8 | static_cast<uint8_t>(device.index());
+// Returns false, with no key, for tensors that PyTorch refuses, or nearly.
+bool keyed(Key& key, int64_t number, uint64_t head, const Tensor* const (&tensors)[4]) {
+    const auto place = std::bit_cast<uint16_t>(tensors[0]->device());
+    head = head << 16 | place;
     uint64_t hash = 0;
     int64_t* word = &key.words[2];
-    for (int i = 0; i < 4; i++) {
+#pragma GCC unroll 4
+    for (const Tensor* given : tensors) {
         head <<= 7;
-        if (tensors[i] == nullptr) continue;
-        const c10::TensorImpl& tensor = *tensors[i]->unsafeGetTensorImpl();
+        if (given == nullptr) continue;
+        const c10::TensorImpl& tensor = *given->unsafeGetTensorImpl();
         const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-        if (storage == nullptr || storage->device() != device || tensor.dtype() != caffe2::TypeMeta::Make<float>()) return false;
-        const c10::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
-        if (sizes.size() > DIMS) return false;
-        const auto address = reinterpret_cast<uintptr_t>(storage->data()) + sizeof(float) * tensor.storage_offset();
-        head |= 64 | (i == 2 ? 0 : address & 15) << 2 | sizes.size();  // the bias is read by its elements, wherever it begins
-        for (size_t dim = 0; dim < sizes.size(); dim++) {
-            hash = (hash ^ (*word++ = sizes[dim])) * ODD;
-            hash = (hash ^ (*word++ = strides[dim])) * ODD;
-        }
+        const c10::impl::SizesAndStrides& shape = tensor.*Fields::shape;
+        const size_t dims = shape.size();
+        if (dims > DIMS || (tensor.*Fields::custom)(c10::TensorImpl::SizesStridesPolicy::CustomStrides)) return false;
+        if (storage == nullptr || std::bit_cast<uint16_t>(storage->device()) != place) return false;
+        if (tensor.dtype() != caffe2::TypeMeta::Make<float>()) return false;
+        const auto address = reinterpret_cast<uintptr_t>(storage->data()) + sizeof(float) * (tensor.*Fields::offset);
+        head |= 64 | (address & 15) << 2 | dims;
+        const int64_t *sizes = shape.sizes_data(), *strides = shape.strides_data();
+        const auto add = [&, at = word](int dim) {
+            at[2 * dim] = sizes[dim];
+            at[2 * dim + 1] = strides[dim];
+            hash = (hash + sizes[dim]) * SPREAD + uint64_t{8} * strides[dim];
+        };
+        word += 2 * dims;
+        if (dims > 2) add(2);
+        if (dims > 1) add(1);
+        if (dims > 0) add(0);
     }
+    head &= ~(uint64_t{15} << 2 << 7);  // the bias is read by its elements, wherever it begins
     key.words[0] = number;
     key.words[1] = static_cast<int64_t>(head);
     key.hash = (hash ^ head) * ODD;
@@ -204,48 +229,51 @@ __attribute__((noinline)) bool keyed(Key& key, int64_t number, uint64_t head, co
 
 enum Route { THEIRS, OURS, PYTHON };
 
-// A product's operands: bias is null where it is the result.
 struct Product {
-    const Tensor *a, *b, *bias = nullptr, *result = nullptr;
+    const Tensor* tensors[4] = {};  // A, B, a bias that is not the result, and a result that was given, else null
     double alpha = 1, beta = 0;
     Key key;                   // empty if it has none
     Taking* taking = nullptr;  // for OURS, with one user more than before
 };
 
-// Decide who computes a product, and count what is PyTorch's.
-Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& product) {
+// Return the active settings for a product that they may take; null, and count it, where it is PyTorch's by its size.
+__attribute__((always_inline)) inline State* admitted(const Asked& asked) {
     State* state = active.load(std::memory_order_acquire);
-    if (state == nullptr || asked.dtype != at::kFloat) return THEIRS;
+    if (state == nullptr || asked.dtype != at::kFloat) return nullptr;
     const bool adds = asked.scalar_count != 0;
-    const Tensor &a = *(product.a = asked.tensors[adds]), &b = *(product.b = asked.tensors[adds + 1]);
-    const double work = static_cast<double>(a.numel()) * static_cast<double>(b.dim() > 1 ? b.size(-1) : 1);
-    if (work < state->least || work == 0) {
-        state->small.fetch_add(1, std::memory_order_relaxed);
-        return THEIRS;
-    }
-    const auto f32 = caffe2::TypeMeta::Make<float>();
-    if (a.dtype() != f32 || b.dtype() != f32 || !(state->ops >> op & 1)) return THEIRS;
-    product.result = has_out ? asked.tensors[asked.tensor_count - 1] : nullptr;
+    const c10::IntArrayRef sizes = asked.tensors[adds + 1]->sizes();
+    const double work = static_cast<double>(asked.tensors[adds]->numel()) * static_cast<double>(sizes.size() > 1 ? sizes.back() : 1);
+    if (work >= state->least && work != 0) return state;
+    state->small.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+}
+
+// Decide who computes a product, and count what is PyTorch's. What it calls is inlined: every product passes it.
+__attribute__((flatten, noinline)) Route route(State* state, const Asked& asked, int op, bool in_place, bool has_out, Product& product) {
+    const bool adds = asked.scalar_count != 0;
+    auto& [a, b, bias, result] = product.tensors;
+    a = asked.tensors[adds];
+    b = asked.tensors[adds + 1];
+    if (!(state->ops >> op & 1)) return THEIRS;
+    if (has_out) result = asked.tensors[asked.tensor_count - 1];
     uint64_t head = op << 2 | asked.activation;
     if (adds) {
         const Scalar &beta = *asked.scalars[0], &alpha = *asked.scalars[1];
-        if (beta.isComplex() || alpha.isComplex() || alpha.equal(0)) return THEIRS;
-        head |= beta.equal(0) ? 64 : beta.equal(1) ? 128 : 192;
-        product.alpha = alpha.toDouble();
+        if (beta.isComplex() || alpha.isComplex() || (product.alpha = alpha.toDouble()) == 0) return THEIRS;
         product.beta = beta.toDouble();
-        if (in_place || (has_out && asked.tensors[0]->is_same(*product.result))) {
-            head |= 256;
-            product.result = asked.tensors[0];
-        } else {
-            product.bias = asked.tensors[0];
-        }
+        head |= product.beta == 0 ? 64 : product.beta == 1 ? 128 : 192;
+        const bool over = in_place || (has_out && asked.tensors[0]->is_same(*result));
+        if (over) head |= 256;
+        (over ? result : bias) = asked.tensors[0];
     }
     Key& key = product.key;
-    if (state->always || !keyed(key, state->number.load(std::memory_order_relaxed), head, {&a, &b, product.bias, product.result}))
-        return PYTHON;
+    if (state->always || !keyed(key, state->number.load(std::memory_order_relaxed), head, product.tensors)) {
+        const auto f32 = caffe2::TypeMeta::Make<float>();
+        return a->dtype() == f32 && b->dtype() == f32 ? PYTHON : THEIRS;
+    }
     {
         Shard& shard = shard_of(key);
-        const std::lock_guard<std::mutex> held(shard.lock);
+        const std::lock_guard<Lock> held(shard.lock);
         Kind* kind = shard.find(key);
         if (kind == nullptr && !state->eager) {  // most kinds of a program whose sizes change never come again: Python need not know them
             shard.replace({key, LEFT, &state->once, nullptr, 0, 0});
@@ -262,7 +290,7 @@ Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& pr
         if ((product.taking = kind->taking) != nullptr) product.taking->users.fetch_add(1, std::memory_order_relaxed);
     }
     Route found = product.taking == nullptr ? PYTHON : OURS;
-    const auto backend = a.is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
+    const auto backend = a->is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
     const auto precision = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
     if (precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE) {
         state->precision.fetch_add(1, std::memory_order_relaxed);
@@ -270,14 +298,14 @@ Route route(const Asked& asked, int op, bool in_place, bool has_out, Product& pr
     } else if (at::globalContext().deterministicAlgorithms() && !state->reproducible) {
         state->deterministic.fetch_add(1, std::memory_order_relaxed);
         found = THEIRS;
-    } else if (found == OURS && product.result != nullptr) {
+    } else if (found == OURS && result != nullptr) {
         const auto address = [](const Tensor& tensor) { return reinterpret_cast<int64_t>(tensor.const_data_ptr()); };
         const int64_t(&reach)[6] = product.taking->reach;
-        const int64_t low = address(*product.result) + reach[4], high = address(*product.result) + reach[5];
-        const bool clear = (high <= address(a) + reach[0] || address(a) + reach[1] <= low) &&
-                           (high <= address(b) + reach[2] || address(b) + reach[3] <= low);
+        const int64_t low = address(*result) + reach[4], high = address(*result) + reach[5];
+        const bool clear = (high <= address(*a) + reach[0] || address(*a) + reach[1] <= low) &&
+                           (high <= address(*b) + reach[2] || address(*b) + reach[3] <= low);
         // a product into the memory of its bias would be written over what is to be added
-        if (!clear || (product.bias != nullptr && product.bias->storage().data() == product.result->storage().data())) found = THEIRS;
+        if (!clear || (bias != nullptr && bias->storage().data() == result->storage().data())) found = THEIRS;
     }
     if (found != OURS && product.taking != nullptr) product.taking->users.fetch_sub(1, std::memory_order_release);
     return found;
@@ -291,8 +319,8 @@ bool start(const Product& product, int activation, Tensor& made) {
         Taking& its;
         ~User() { its.users.fetch_sub(1, std::memory_order_release); }
     } const user{its};
-    const Tensor &a = *product.a, &b = *product.b;
-    const c10::Device device = a.device();
+    const auto& [a, b, bias, result] = product.tensors;
+    const c10::Device device = a->device();
     at::RecordFunction recorded(at::RecordScope::USER_SCOPE);
     if (recorded.isActive()) recorded.before(std::string(its.name));
     try {
@@ -300,13 +328,13 @@ bool start(const Product& product, int activation, Tensor& made) {
         // as at::detail::empty_cuda does, which is not in every build of PyTorch; a graph that is captured has a pool of its own there
         c10::Allocator* allocator =
             device.is_cuda() ? at::detail::getCUDAHooks().getCUDADeviceAllocator() : c10::GetCPUAllocator();
-        if (product.result == nullptr) {
-            c10::SmallVector<int64_t, DIMS> shape(a.sizes().begin(), a.sizes().end() - 1);
-            if (b.dim() > 1) shape.push_back(b.size(-1));
+        if (result == nullptr) {
+            c10::SmallVector<int64_t, DIMS> shape(a->sizes().begin(), a->sizes().end() - 1);
+            if (b->dim() > 1) shape.push_back(b->size(-1));
             const auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
             made = at::detail::empty_generic(shape, allocator, DispatchKeySet(key), at::kFloat, std::nullopt);
         } else {
-            made = *product.result;
+            made = *result;
         }
         const c10::DataPtr lent = its.lent ? allocator->allocate(its.lent) : c10::DataPtr();
         void* stream = nullptr;
@@ -315,17 +343,17 @@ bool start(const Product& product, int activation, Tensor& made) {
             stream = streams.getStreamNativeHandle(streams.getStream(device));
         }
         uint64_t at[TOPRUNG_SLOTS] = {};
-        at[TOPRUNG_A] = reinterpret_cast<uint64_t>(a.const_data_ptr());
-        at[TOPRUNG_B] = reinterpret_cast<uint64_t>(b.const_data_ptr());
+        at[TOPRUNG_A] = reinterpret_cast<uint64_t>(a->const_data_ptr());
+        at[TOPRUNG_B] = reinterpret_cast<uint64_t>(b->const_data_ptr());
         at[TOPRUNG_C] = reinterpret_cast<uint64_t>(made.mutable_data_ptr());
         at[TOPRUNG_WORKSPACE] = reinterpret_cast<uint64_t>(lent.get());
-        const bool apart = product.bias != nullptr && !its.fused;
-        if (product.bias != nullptr && its.fused) at[TOPRUNG_ADDEND] = reinterpret_cast<uint64_t>(product.bias->const_data_ptr());
+        const bool apart = bias != nullptr && !its.fused;
+        if (bias != nullptr && its.fused) at[TOPRUNG_ADDEND] = reinterpret_cast<uint64_t>(bias->const_data_ptr());
         const int status = toprung_launch(its.plan, at, product.alpha, apart ? 0 : product.beta, stream);
-        TORCH_CHECK(status != TOPRUNG_UNFINISHED || product.bias != nullptr || product.beta == 0,
+        TORCH_CHECK(status != TOPRUNG_UNFINISHED || bias != nullptr || product.beta == 0,
                     "toprung: the device refused a launch after earlier ones of the product, and what the result held is lost");
         if (status) return false;
-        if (apart && product.beta != 0) made.add_(*product.bias, product.beta);  // a kernel that reads C while it writes it is slow
+        if (apart && product.beta != 0) made.add_(*bias, product.beta);  // a kernel that reads C while it writes it is slow
         if (activation == 1 && !its.fused) made.relu_();
         if (activation == 2 && !its.fused) at::gelu_(made, "tanh");  // as PyTorch's own does on a GPU
     } catch (const c10::OutOfMemoryError&) {
@@ -359,8 +387,9 @@ struct Override<Return(Args...)> final : c10::OperatorKernel {
         const Overload& its = *overload;  // switch.py keeps this kernel for a minute after disable(), which any thread may call
         Asked asked;
         ((asked += args), ...);
+        State* const state = admitted(asked);
         Product product;
-        const Route found = route(asked, its.op, its.in_place, std::is_reference_v<Return>, product);
+        const Route found = state == nullptr ? THEIRS : route(state, asked, its.op, its.in_place, std::is_reference_v<Return>, product);
         if (found == THEIRS) return its.original.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
         if (Tensor made; found == OURS && start(product, asked.activation, made)) {
             if constexpr (std::is_reference_v<Return>)
@@ -456,7 +485,7 @@ EXPORTED void toprung_activate(State* state) { active.store(state, std::memory_o
 EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taking* taking, int64_t calls) {
     if (pending == nullptr) return;
     Shard& shard = shard_of(*pending);
-    const std::lock_guard<std::mutex> held(shard.lock);
+    const std::lock_guard<Lock> held(shard.lock);
     // Read under the lock: a number that has not changed yet is forgotten by a call that has still to come to this shard.
     if (pending->words[0] != state->number.load(std::memory_order_relaxed)) return;
     shard.replace({*pending, static_cast<Verdict>(verdict), count, taking, calls, 0});
@@ -466,7 +495,7 @@ EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taki
 // their counters, and no Taking, is used from then on.
 EXPORTED void toprung_forget(int64_t number, int64_t now) {
     for (int i = 0; i < SHARDS; i++) {
-        const std::lock_guard<std::mutex> held(shards[i].lock);
+        const std::lock_guard<Lock> held(shards[i].lock);
         for (Kind& kind : shards[i].kinds) {
             if (kind.key.words[0] != number) continue;
             kind.key.words[0] = now;
