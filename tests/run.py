@@ -68,7 +68,7 @@ def environment() -> str:
     prefixes = ("TOPRUNG_", "PYTHON", "POCL_", "OCL_", "OPENCL", "CUDA", "OPENBLAS", "CI", "LD_", "PYOPENCL", "NVIDIA")
     variables = sorted((k, v) for k, v in os.environ.items() if k.startswith(prefixes) and k != recorder.VARIABLE)
     programs = []
-    for name in ("g++", "oclgrind", "chromium", "chromedriver", "nvidia-smi", "git", "make"):
+    for name in ("g++", "oclgrind", "valgrind", "chromium", "chromedriver", "nvidia-smi", "git", "make"):
         if found := shutil.which(name):
             about = Path(found).resolve().stat()
             programs.append((name, about.st_size, about.st_mtime_ns))

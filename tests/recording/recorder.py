@@ -22,7 +22,9 @@ HERE = str(Path(__file__).parent)
 ASIDE = (".git", ".hypothesis", ".venv", ".venv-torch", ".mypy_cache", ".ruff_cache", "site", "dist", "build")
 """Names at the top of the tree that hold no inputs: caches, products, and packages, whose list is a part of the key."""
 
-KNOWN = ("g++", "gcc", "ld", "lscpu", "nvdisasm", "cuobjdump", "ldconfig", "uname", "chromium", "chromedriver", "oclgrind")
+KNOWN = (
+    "g++", "gcc", "ld", "lscpu", "nvdisasm", "cuobjdump", "ldconfig", "uname", "chromium", "chromedriver", "oclgrind", "valgrind",
+)  # fmt: skip
 """Programs that read nothing of the tree but what their caller has read: compilers' stores are keyed by their input texts."""
 
 NAMES_COMMIT = ("rev-parse", "status", "diff")
