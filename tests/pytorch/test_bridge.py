@@ -349,6 +349,28 @@ def test_a_line_says_that_there_is_no_bridge(monkeypatch: pytest.MonkeyPatch, ca
     assert capsys.readouterr().err == ""
 
 
+def test_an_overload_of_another_signature_passes_python_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def addmm(original: Any, op: str) -> Any:
+        """Return the kernel of ``mm``, by whose name the bridge registers the signature of ``addmm``."""
+        return mm(original, op)
+
+    mm = OVERLOADS["mm"][1]
+    monkeypatch.setitem(OVERLOADS, "mm", ("mm", addmm))
+    monkeypatch.setattr(bridge, "refused", set())
+    monkeypatch.setattr(idle, "_told", set())
+    monkeypatch.setattr(idle, "tell", lambda *_: "")
+    theirs = CALLS["mm"]()
+    toprung.torch.enable()
+    toprung.torch.enable(**LEFT)
+    assert all(frames(CALLS["mm"]) for _ in range(4)) and torch.equal(CALLS["mm"](), theirs)
+    assert [bool(frames(CALLS["bmm"])) for _ in range(4)][-1] is False
+    why = "those of mm, whose signature is not that of the C++ binary"
+    assert capsys.readouterr().err == f"toprung: products that stay PyTorch's ({torch.__version__}) enter Python: {why}\n"
+    assert toprung.torch.report().overrides == f"C++; products left to PyTorch enter no Python but {why}"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux's wheels")
 def test_the_bridge_needs_no_newer_system_than_manylinux_2_28() -> None:
     require(shutil.which("objdump"), "no objdump")

@@ -34,6 +34,9 @@ ALWAYS = (1 << 63) - 1
 """Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode; there is a
 ``Taking`` that starts it elsewhere."""
 
+refused: set[str] = set()
+"""Overloads whose signature in this PyTorch is not the bridge's: their products pass Python's override."""
+
 _numbers = itertools.count(1)
 
 
@@ -143,9 +146,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def missing() -> str:
-    """Return why products pass Python's override alone, with the command that helps; empty if they pass the bridge."""
+    """Return why products pass Python's override alone, with the command that helps; empty if all pass the bridge."""
     if library() is not None:
-        return ""
+        return f"those of {', '.join(sorted(refused))}, whose signature is not that of the C++ binary" if refused else ""
     if not SOURCE.is_file():
         return f"this installation has no {SOURCE.name}"
     why = "the C++ binary did not load" if binary().is_file() else "no C++ binary built"

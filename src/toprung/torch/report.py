@@ -177,5 +177,7 @@ def report(measure: bool = False, *, step: Callable[[], Any] | None = None) -> R
     if "cpu" not in kinds_of_device and not any(row.taken for row in rows):
         why = idle.reason("PyTorch", products.gpus, torch.cuda.current_device() if torch.cuda.is_initialized() else None)
     python = bridge.missing()
-    overrides = f"Python, {python}" if python else "C++; products left to PyTorch enter no Python"
+    overrides = "C++; products left to PyTorch enter no Python" + (python and f" but {python}")
+    if bridge.library() is None:
+        overrides = f"Python, {python}"
     return Report(tuple(ordered), *not_by_kind(products.every()), why, tuple(kinds_of_device), overrides, times)

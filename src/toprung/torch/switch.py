@@ -40,8 +40,8 @@ class _Overriding:
                 if self._native is not None:
                     self._native.toprung_keep(*which)
                 self._library.impl(name, make(original, op), key)
-                if self._native is not None:
-                    self._native.toprung_override(*which, make.__name__.encode(), ALL.index(op))
+                if self._native is not None and not self._native.toprung_override(*which, make.__name__.encode(), ALL.index(op)):
+                    bridge.refused.add(name)
                 self._kernels.append(torch.library.get_kernel(f"aten::{name}", key))
 
     def end(self) -> None:
