@@ -75,6 +75,28 @@ def results_are_new_or_those_that_were_given() -> None:
     assert toprung.matmul(A, B) is not None and toprung.last_receipt() == receipt
 
 
+def a_plan_starts_its_own_call_alone() -> None:
+    decide(lambda: toprung.matmul(A, B, own=True))
+    plan, out = toprung.plan(A, B, own=True), torch.zeros(16, 16)
+    assert torch.equal(plan(A, B, out), plan(A, B)) and log() == []  # Python looks at both first
+    for _ in range(2):
+        assert launched(A, B, plan(A, B)) and plan(A, B, out) is out and launched(A, B, out)
+    assert {one.rpartition("/")[2] for one in frames(lambda: plan(A, B))} == {"plan.py:__call__"} and log()
+    odd = torch.rand(257)[1:].view(16, 16)  # the plan's call needs 16 bytes
+    assert torch.allclose(plan(odd, B), odd @ B, atol=1e-5) and log() == []
+    calls.forget()
+    toprung.matmul(A, B[:, :3], own=True)
+    for b in (B[:, :3], B.T):
+        try:
+            plan(A, b)
+        except toprung.errors.StalePlan:
+            continue
+        raise AssertionError
+    assert launched(A, B, plan(A, B))
+    columns = toprung.plan(A, B, out.T, own=True)
+    assert columns(A, B).is_contiguous() and log() == []
+
+
 def options_are_told_apart_by_their_values() -> None:
     decide(lambda: toprung.matmul(A, B, precision="fp32"))
     assert launched(A, B, toprung.matmul(A, B, precision="".join(["fp", "32"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, cast
 
 from toprung import forks
@@ -91,7 +91,7 @@ def _started(call: Call, key: Hashable, a: Any, b: Any, out: Any, at_a: int, at_
     return out, key
 
 
-again = _again
+again: Callable[..., tuple[Any, Hashable]] = _again
 """``_again``, or from the first arrays with an exchange in C on the function of that name in ``native/entry.cpp``."""
 
 
@@ -118,9 +118,15 @@ def remember(key: Hashable, call: Call, given: Arranged) -> None:
         know((given.first, given.second, given.result))
         return
     call.shape = given.shape
+    prepare(call, given)
+    _calls.keep(key, call)
+
+
+def prepare(call: Call, given: Arranged) -> bool:
+    """Have a call be started by ``native/entry.cpp``; return False if it is Python's."""
     if again is not _again and call.native is None:
         call.native = _by_native(call, given)
-    _calls.keep(key, call)
+    return call.native is not None
 
 
 def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:

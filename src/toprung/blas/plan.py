@@ -11,6 +11,7 @@ from toprung.blas.packed import PackedOperand
 from toprung.blas.product import OnDevice, decided
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
+from toprung.dispatch.recent import Recent
 from toprung.errors import StalePlan, Unsupported
 from toprung.gemm.lowering import aligned, dense
 
@@ -46,6 +47,9 @@ class Plan:
         self._facts = tuple((o.shape, o.strides) for o in (first, second, result))
         self._least = tuple(4 * aligned(o.address) for o in (first, second, result))
         self._signatures = calls.signatures(call, given)
+        calls.know((first, second, result))
+        self._is_native = self._packed is None and self._signatures is not None and calls.prepare(call, given)
+        self._known: Recent[Any] = Recent(64)  # the call by keys of operands that were looked at
         adapter = first.adapter
         self._signature, self._address = adapter.signature, adapter.address
 
@@ -78,6 +82,11 @@ class Plan:
             b = self._packed.array
         if self._generation != forks.generation:  # in a forked child, which may use no device that its parent opened
             return routines.matmul(a, given, out, **self._options)
+        key = None
+        if self._is_native:
+            found, key = calls.again(a, b, out, *self._options.values(), self._known)
+            if found is not calls.MISS:
+                return found
         if self._signatures is None or (call.depends and not call.is_valid()):
             return self._looked_at(a, b, given, out)
         signature, address = self._signature, self._address
@@ -93,10 +102,14 @@ class Plan:
         at_a, at_b = address(a), address(b)
         least_a, least_b, least_c = self._least
         if out is None and self._makes and not (at_a % least_a or at_b % least_b):
+            if key is not None:
+                self._known.keep(key, call)
             return call.product(a, b, at_a, at_b if self._terms is None else self._terms)
         if out is not None and not (at_a % least_a or at_b % least_b or (at_c := address(out)) % least_c):
             adapter = call.adapter
             if call.is_clear(at_a, at_b, at_c) or (adapter.has_memory_objects and calls.elsewhere(adapter, a, b, out)):
+                if key is not None:
+                    self._known.keep(key, call)
                 call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
                 return out
         # it handles less aligned operands and another layout of the result, and names what overlaps

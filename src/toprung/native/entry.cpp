@@ -211,21 +211,23 @@ bool is_clear(const Start& start, const Tensor& a, const Tensor& b, const Tensor
            (high <= at_b + start.reach[2] || at_b + start.reach[3] <= low);
 }
 
-// calls.again: a, b, out, precision, own, device -> the result and a key, or MISS and the key to remember the call by.
+// calls.again: a, b, out, precision, own, device -> the result and a key, or MISS and the key to remember the call by. With a seventh
+// argument the call is looked for there alone, and Python's function is not asked.
 PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t count) {
-    if (count != 6) return PyErr_Format(PyExc_TypeError, "again takes 6 arguments, not %zd", count);
+    if (count != 6 && count != 7) return PyErr_Format(PyExc_TypeError, "again takes 6 or 7 arguments, not %zd", count);
     Tensor tensors[3];
     Key words;
     const Library* library = read(given, tensors, words);
     if (library == nullptr) {
         PyErr_Clear();
+        if (count == 7) return PyTuple_Pack(2, miss, Py_None);
         return PyObject_CallFunctionObjArgs(python, given[0], given[1], given[2], given[3], given[4], given[5], nullptr);
     }
     const auto& [a, b, out] = tensors;
     const bool into = given[2] != Py_None;
     const Ref key(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words.words), 8 * words.count));
     if (key.it == nullptr) return nullptr;
-    const Ref call(PyObject_GetItem(cache, key.it));  // it keeps the plan while the GIL is given away
+    const Ref call(PyObject_GetItem(count == 7 ? given[6] : cache, key.it));  // it keeps the plan while the GIL is given away
     if (call.it == nullptr) return nullptr;
     if (call.it == Py_None) return PyTuple_Pack(2, miss, key.it);
 
