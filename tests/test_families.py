@@ -12,9 +12,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,10 +28,11 @@ from toprung.errors import UnknownName
 from toprung.execute.verify import small_problem
 from toprung.gemm.desc import GemmDesc, GemvDesc, described
 from toprung.kernels import registry
-from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.base import FieldsConfig, KernelConfig, KernelFamily, parameter
 from toprung.kernels.hopper_inflight import family as inflight
 from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
+from toprung.tile import Tile
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 FOLDERS = sorted(file.parent for file in (PACKAGE / "kernels").glob("*/family.py"))
@@ -241,11 +242,42 @@ ONLY_WHERE_TUNED = ("stream_k", "hopper_inflight")
 def test_what_in_flight_is_not_built_for_is_refused() -> None:
     tile = {"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}
     for tiles, options, says in (
-        ({"BM": 96}, {}, "a multiple of 64"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
-        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "options GROUP, SLICES"),
+        ({"BM": 96}, {}, "nearest"), ({"BM": 192}, {}, "192"), ({"STAGES": 7}, {}, "bytes of shared memory"),
+        ({"STAGES": 2}, {}, "a third"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "nearest"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=says):
             inflight.FAMILY.decode({**tile, **tiles}, {"GROUP": 8, "SLICES": 1, **options})
+
+
+@dataclass(frozen=True)
+class Shaped(FieldsConfig):
+    """A configuration with a field of each kind."""
+
+    fixed: ClassVar[dict[str, int]] = {"BK": 8}
+    former = frozenset({"OLD"})
+    ROWS: int = parameter(2, 1, name="BM", unit=16)
+    BN: int = parameter(32)
+    GROUP: int = parameter(8, 4)
+    slices: int = parameter(1, name="SPLIT_K", optional=True)
+
+    def refused(self) -> str:
+        return "" if self.GROUP > 1 else "groups are of two"
+
+
+def test_fields_say_how_a_configuration_is_stored_and_searched() -> None:
+    one, tile = Shaped(1, GROUP=4, slices=3), {"BM": 16, "BN": 32, "BK": 8}
+    assert one.encode() == {"tile": {**tile, "SPLIT_K": 3}, "options": {"GROUP": 4}}
+    assert list(one.encode()["tile"]) == ["BM", "BN", "BK", "SPLIT_K"] and one.tile == Tile(16, 32, 8, SPLIT_K=3)
+    assert Shaped.decode(**one.encode()) == one == Shaped.decode({**tile, "SPLIT_K": 3}, {"GROUP": 4, "OLD": 5})
+    assert Shaped.decode(tile, {"GROUP": 8}) == Shaped(1) and Shaped.axes() == {"ROWS": (2, 1), "GROUP": (8, 4)}
+    for other, options, says in (
+        ({"BM": 17}, {}, "nearest.*16"), ({"BK": 4}, {}, "nearest.*8"), ({}, {"OLDER": 5}, "nearest"), ({"TM": 4}, {}, "nearest"),
+        ({"GROUP": 4}, {}, "nearest"), ({}, {"GROUP": 1}, "groups are of two"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            Shaped.decode({**tile, **other}, {"GROUP": 8, **options})
+    with pytest.raises(ValueError, match="nearest"):
+        Shaped.decode({"BM": 16, "BN": 32}, {"GROUP": 8})
 
 
 @pytest.mark.parametrize("one", [f for f in families() if f.own], ids=lambda f: f.name)

@@ -233,3 +233,10 @@ def test_a_public_method_is_documented_there_or_where_it_is_declared() -> None:
     ]
     declared = {name for _, name, text in methods if text}
     assert len(methods) > 1000 and [place for place, name, _ in methods if place[0] != "_" and name not in declared] == []
+
+
+def test_types_are_followed_and_not_asserted() -> None:
+    """``desc.is_vector`` and ``KernelFamily[Config]`` tell mypy what a product and a configuration are."""
+    wrong = re.compile(r"assert isinstance\(|isinstance\([\w.]+, Gem[mv]Desc\b")
+    found = [(path.name, match[0]) for path in PACKAGE.rglob("*.py") for match in wrong.finditer(path.read_text("utf-8"))]
+    assert not found

@@ -132,21 +132,11 @@ class FieldsConfig(KernelConfig):
 
     @classmethod
     def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
-        given = {**tile, **options}
-        needed = {*cls.fixed, *(name for name, _, meta in cls._stored() if not meta["optional"])}
-        known = {*needed, *cls.former, *(name for name, _, _ in cls._stored())}
-        if not needed <= given.keys() <= known or not tile.keys() <= {*TILE}:
-            tiles, others = (", ".join(sorted(n for n in needed if (n in TILE) is where)) for where in (True, False))
-            what = f"it needs a tile with {tiles} and options {others}" if needed else "it has neither tile nor switches of ours"
-            raise ValueError(f"{what}, not {given}")
-        made = {}
-        for name, one, meta in cls._stored():
-            made[one.name], rest = divmod(given.get(name, one.default), meta["unit"])
-            if rest:
-                raise ValueError(f"{name} is a multiple of {meta['unit']}, not {given[name]}")
-        if changed := {name: given[name] for name, value in cls.fixed.items() if given[name] != value}:
-            raise ValueError(f"a tile has {dict(cls.fixed)}, not {changed}")
-        config = cls(**made)
+        given = {"tile": dict(tile), "options": {name: n for name, n in options.items() if name not in cls.former}}
+        found = given["tile"] | given["options"]
+        config = cls(**{one.name: found[name] // meta["unit"] for name, one, meta in cls._stored() if name in found})
+        if (nearest := config.encode()) != given:
+            raise ValueError(f"no kernel is {given}; the nearest is {nearest}")
         if reason := config.malformed():
             raise ValueError(reason)
         return config

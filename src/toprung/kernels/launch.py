@@ -140,6 +140,6 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
 
 def foreign(session: Session, desc: Desc, make: Callable[[], Run]) -> Launches:
     """Return the launch of another library: ``make`` returns, for one thread, the function that makes it."""
-    sizes = (ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]) if isinstance(desc, GemmDesc) else (4, 4)
+    sizes = (ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]) if not desc.is_vector else (4, 4)
     places = (Address(A), Address(B), Address(C))
     return Launches(session, Plan([KernelLaunch("multiply", Library(make), (), (), places)], sizes=sizes))

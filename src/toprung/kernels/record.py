@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from toprung import backends
 from toprung.backends.base import DYNAMIC_SHARED, Source
@@ -233,14 +233,7 @@ class LibraryKernel(KernelRecord):
         return "_".join([self.name.replace("/", "_"), *(["x".join(map(str, sides))] if sides else [])])
 
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    Tiles = TypeVar("Tiles", bound=TileConfig, default=TileConfig)
-else:
-    from typing import TypeVar
-
-    Tiles = TypeVar("Tiles")
+Tiles = TypeVar("Tiles", bound=TileConfig)
 
 
 class RecordFamily(KernelFamily[Tiles]):

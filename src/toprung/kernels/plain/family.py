@@ -25,7 +25,7 @@ RECORD = LibraryKernel(
 )
 
 
-class Plain(RecordFamily):
+class Plain(RecordFamily[TileConfig]):
     """The family of last resort."""
 
     name = "plain"

@@ -81,7 +81,7 @@ PEAK_SHARE = 0.76
 """Share of the fp32 peak that it should reach: rung 17 of turing did at 4096, through OpenCL."""
 
 
-class StreamK(RecordFamily):
+class StreamK(RecordFamily[TileConfig]):
     """One large product in pieces of blocks."""
 
     name = "stream_k"

@@ -29,7 +29,7 @@ CPU_DEEP = 1024
 """K from which on sums are split on a CPU that blocks of C leave partly idle."""
 
 
-class Tiled(RecordFamily):
+class Tiled(RecordFamily[TileConfig]):
     """The tunable block kernel."""
 
     name = "tiled"

@@ -58,7 +58,7 @@ def _record(slices: int) -> LibraryKernel:
 RECORDS = {slices: _record(slices) for slices in range(2, LARGEST + 1)}
 
 
-class TiledCluster(RecordFamily):
+class TiledCluster(RecordFamily[TileConfig]):
     """The tunable block kernel with slices of K in clusters."""
 
     name = "tiled_cluster"
