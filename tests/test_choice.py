@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
+from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
 from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
-from toprung.kernels.registry import family
+from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny_cluster import family as skinny_cluster
 from toprung.kernels.tiled.record import RECORD as TILED
@@ -66,7 +68,7 @@ TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_cluster.SL
 
 
 @pytest.fixture(autouse=True)
-def table_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The records are of kernels of then: sums were one chain, and short sides had one load on its way, and no clusters.
 
     Their tables and models are still what a vendor's are weighed by.
@@ -76,6 +78,9 @@ def table_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skinny_model, "TEAMS", skinny_model.VENDOR_TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", cost_model.VENDOR_SKINNY)
     monkeypatch.setattr(skinny_cluster, "SLICES", ())
+    ranking.of_family.cache_clear()
+    yield
+    ranking.of_family.cache_clear()
 
 
 HOPPER = replace(H200, arch="sm_90", dynamic_local_bytes=232448)
@@ -566,15 +571,20 @@ def test_hopper_s_kernel_is_not_chosen_where_it_is_reckoned_slower(monkeypatch: 
     assert kernel_of(found) == "tiled" and found.passed_over[0][0].startswith("hopper_sgemm")
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_nothing_is_ranked_twice_for_one_product(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates of plain fp32 are weighed against those of fp32x, and one of them is taken."""
-    asked: list[tuple[str, bool]] = []
+@pytest.mark.parametrize("precision", ["fp32", "fp32x"])
+def test_nothing_is_weighed_twice_for_one_product(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates of plain fp32 are weighed against those of fp32x, and one of either is taken."""
+    asked = Counter[tuple[str, str]]()
 
-    def counted(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
-        asked.extend((precision, one) for one in (True, False) if own in (one, None))
-        return ranked(device, desc, precision, own)
+    def counted(cost: Callable[..., float]) -> Callable[..., float]:
+        def of(family: KernelFamily, device: Device, desc: Desc, config: KernelConfig) -> float:
+            asked[family.name, repr(config)] += 1
+            return cost(family, device, desc, config)
 
-    monkeypatch.setattr(ranking, "ranked", counted)
-    found = select(HOPPER, GemmDesc(64, 500, 3000), own, "auto")
-    assert found.precision == "fp32" and ("fp32", True) in asked and len(asked) == len(set(asked)), asked
+        return of
+
+    for kind in {type(one) for one in families() if "cost" in vars(type(one))}:
+        monkeypatch.setattr(kind, "cost", counted(kind.cost))
+    found = select(HOPPER, GemmDesc(64, 500, 3000) if precision == "fp32" else GemmDesc(512, 512, 512), True, "auto")
+    assert found.precision == precision and {"tiled", "hopper_inflight"} <= {name for name, _ in asked}
+    assert {name for name, times in asked.items() if times > 1} == set()

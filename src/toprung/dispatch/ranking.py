@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,27 +32,30 @@ def members(precision: str, own: bool | None = None, memory: str = "device") -> 
     return tuple(f for f in found if own in (None, f.own))
 
 
+@functools.lru_cache(64)
+def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predicted, ...]:
+    """Return a family's candidates for a product that it supports, least predicted time first; kept, as selection asks often."""
+    found = (Predicted(family.cost(device, desc, config), Candidate(family, config)) for config in family.candidates(device, desc))
+    return tuple(sorted(found, key=lambda p: p.seconds))
+
+
+def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
+    """Return the least predicted seconds of families; infinity where they have no candidates."""
+    return min((p.seconds for one in of for p in of_family(device, desc, one)[:1]), default=math.inf)
+
+
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
     """Return the candidates of an accuracy class that the heuristic weighs, least predicted time first."""
-    found = [
-        Predicted(one.cost(device, desc, config), Candidate(one, config))
-        for one in members(precision, own)
-        if not one.supports(device, desc)
-        for config in one.candidates(device, desc)
-    ]
-    return sorted(found, key=lambda p: p.seconds)
+    able = (one for one in members(precision, own) if not one.supports(device, desc))
+    return sorted(itertools.chain.from_iterable(of_family(device, desc, one) for one in able), key=lambda p: p.seconds)
 
 
-def ratio(device: Device, desc: Desc, theirs: KernelFamily, order: list[Predicted] | None = None) -> float:
-    """Return another family's predicted time over that of our best: infinite where nothing is computed, 0 where we have nothing.
-
-    ``order``: our ``ranked``, if at hand.
-    """
+def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:
+    """Return another family's predicted time over that of our best: infinite where nothing is computed, 0 where we have nothing."""
     if desc.is_empty:
         return math.inf
-    ours = order or ranked(device, desc)
-    costs = [theirs.cost(device, desc, config) for config in theirs.candidates(device, desc)]
-    return min(costs, default=math.inf) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
+    ours = ranked(device, desc)
+    return least(device, desc, theirs) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
 
 
 def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = False) -> float | None:
@@ -58,13 +63,12 @@ def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = Fal
 
     ``in_family``: the best of its own family, else of its accuracy class.
     """
-    if desc.is_vector or device.kind != "gpu" or not candidate.family.predicts:
+    family = candidate.family
+    if desc.is_vector or device.kind != "gpu" or not family.predicts:
         return None
-    mine = candidate.family.cost(device, desc, candidate.config)
-    if in_family:
-        best = min((candidate.family.cost(device, desc, c) for c in candidate.family.candidates(device, desc)), default=0.0)
-    else:
-        best = next((p.seconds for p in ranked(device, desc, candidate.family.precision)), 0.0)
+    mine = family.cost(device, desc, candidate.config)
+    order = of_family(device, desc, family) if in_family else ranked(device, desc, family.precision)
+    best = order[0].seconds if order else 0.0
     return mine / best if mine < math.inf and 0 < best < math.inf else None
 
 
@@ -76,7 +80,7 @@ def against_fp32(
     Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted
     seconds of its best candidate, by default of toprung's.
     """
-    ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
+    ours = least(device, desc, family)
     plain = cost_model.plain_fp32_seconds(desc)
     if plain - cost_model.PLAIN_START < ours * NEAR < math.inf:
         plain = weighed() if weighed else ranked(device, desc)[0].seconds
@@ -85,9 +89,8 @@ def against_fp32(
 
 def against_installed(device: Device, desc: Desc, candidate: Candidate) -> float:
     """Return the predicted time of what is usually installed over a candidate's, whether or not this process can load it."""
-    theirs = [f.cost(device, desc, config) for f in members("fp32", own=False) for config in f.candidates(device, desc)]
     ours = candidate.family.cost(device, desc, candidate.config)
-    return min(theirs, default=math.inf) / ours if ours else math.inf
+    return least(device, desc, *members("fp32", own=False)) / ours if ours else math.inf
 
 
 def promising(device: Device, desc: Desc, family: KernelFamily) -> bool:

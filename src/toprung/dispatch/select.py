@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from toprung.device import Device
 from toprung.dispatch import heuristic, ranking, tuned
-from toprung.dispatch.ranking import Predicted
 from toprung.dispatch.selection import PassedOver, Selection
 from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, Unsupported
@@ -69,14 +68,9 @@ def select(
     if precision not in ("auto", *FASTER):
         return _asked_for(device, desc, own, precision, store)
 
-    @functools.cache
-    def order() -> list[Predicted]:
-        return ranking.ranked(device, desc)
-
-    @functools.cache
     def plain() -> float:
-        others = () if own else ranking.ranked(device, desc, own=False)
-        return min((p.seconds for p in (*order(), *others)), default=math.inf)
+        able = (f for f in ranking.members("fp32", own or None) if not f.supports(device, desc))
+        return ranking.least(device, desc, *able)
 
     refused: PassedOver = ()
     measured: PassedOver = ()  # what the store refuses: told last, as it says most
@@ -108,7 +102,7 @@ def select(
         found = of_precision(device, desc, best.precision, store, without)
         why = f"as accurate as fp32, on Tensor Cores, {found.why}"
         return replace(found, why=why, passed_over=(*passed, *found.passed_over))
-    plain_one = _fp32(device, desc, own, store, order)
+    plain_one = _fp32(device, desc, own, store)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused, *measured))
@@ -194,25 +188,17 @@ def faster_families(precision: str) -> tuple[KernelFamily, ...]:
     return tuple(f for name in wanted for f in ranking.members(name))
 
 
-def _fp32(
-    device: Device, desc: Desc, own: bool, store: TunedStore, ours: Callable[[], list[Predicted]] | None = None
-) -> Selection:  # fmt: skip
-    """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed.
-
-    ``ours``: returns the product's ``ranking.ranked``, where the caller keeps it.
-    """
+def _fp32(device: Device, desc: Desc, own: bool, store: TunedStore) -> Selection:
+    """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed."""
     found, passed_over = store.fp32(device, desc, own)
-    order = None
-    if found is None or not (own or found.weighed):
-        order = ours() if ours else ranking.ranked(device, desc)
-    found = found or heuristic.select_own(device, desc, order=order)
+    found = found or heuristic.select_own(device, desc)
     found = replace(found, passed_over=(*found.passed_over, *passed_over))
     for family in ranking.members("fp32", own=False):
         if own:
             found = _passed(found, family, "only kernels of ours were asked for")
         elif not found.weighed:
             reason = family.supports(device, desc) or store.failed(device, desc, family)
-            ratio = ranking.ratio(device, desc, family, order) if not reason else 0.0
+            ratio = ranking.ratio(device, desc, family) if not reason else 0.0
             if not reason and ratio < 1:
                 theirs = heuristic.installed(device, desc)
                 assert theirs is not None

@@ -79,26 +79,25 @@ class Known:
 class TunedStore:
     """Lookup in the stores of tuned entries, the user's and the one that comes with the package, with what was read of them.
 
-    This is the library's cache of entries: by machine, valid as long as the user's file looks as it did (``_stamp``).
+    This is the library's cache of entries: by device, valid as long as the user's file looks as it did (``_stamp``).
     """
 
     def __init__(self) -> None:
-        self._known: dict[Machine, Known] = {}
+        self._known: dict[Device, Known] = {}
         self._proved: dict[tuple[str, Machine, str], str] = {}
         self._warned: set[str] = set()
         self._lock = renewed(threading.RLock())
 
     def known(self, device: Device) -> Known:
         """Return the tuned entries of a device, re-read if another process changed the file."""
-        machine = stores.Machine.of(device)
         if stores.off():
-            return Known(machine, None, stores.Book())
+            return Known(stores.Machine.of(device), None, stores.Book())
         store = stores.Store.default()
         stamp = _stamp(store.path)
         with self._lock:
-            found = self._known.get(machine)
+            found = self._known.get(device)
             if found is None or found.stamp != stamp:
-                found = self._known[machine] = self._read(machine, store, stamp)
+                found = self._known[device] = self._read(stores.Machine.of(device), store, stamp)
             return found
 
     def is_there(self) -> bool:

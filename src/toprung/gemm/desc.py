@@ -211,7 +211,7 @@ class GemmDesc:
         """Layout, and width in floats of an access to A, B and C: ``NN v444``."""
         return f"{self.trans} v{''.join(map(str, self.widths))}"
 
-    @property
+    @forks.cached_property
     def trans(self) -> str:
         """Name of the layout: ``NN``, ``NT``, ``TN`` or ``TT``."""
         return "NT"[self.trans_a] + "NT"[self.trans_b]

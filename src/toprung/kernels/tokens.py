@@ -69,7 +69,5 @@ def source_digest(texts: Iterable[str]) -> str:
     """Return a hash, 32 hexadecimal digits, of the tokens of several sources in order."""
     digest = hashlib.sha256()
     for text in texts:
-        for token in tokens(text):
-            digest.update(token.encode() + b"\0")
-        digest.update(b"\1")
+        digest.update("\0".join([*tokens(text), "\1"]).encode())
     return digest.hexdigest()[:32]

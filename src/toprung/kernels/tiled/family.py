@@ -70,12 +70,13 @@ class Tiled(RecordFamily[TileConfig]):
             return float("inf")
         regrouped, slices = is_regrouped(config), config.slices
         pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * slices)
-        lengths = {depth: pieces.count(depth) for depth in pieces}
-        return sum(
-            count * blocks.block_seconds(device, piece, like, config.tile, slices, regrouped=regrouped)
-            for depth, count in lengths.items()
-            for piece in (desc if depth == desc.K else replace(desc, K=depth),)  # the same product keeps what it knows of itself
-        )
+
+        def predicted(piece: GemmDesc) -> float:
+            return blocks.block_seconds(device, piece, like, config.tile, slices, regrouped=regrouped)
+
+        if len(pieces) == 1:
+            return predicted(desc)  # the same product keeps what it knows of itself
+        return sum(pieces.count(depth) * predicted(replace(desc, K=depth)) for depth in dict.fromkeys(pieces))
 
     def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         groups = block_count(desc, config.tile) * config.slices

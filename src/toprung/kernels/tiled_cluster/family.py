@@ -82,9 +82,9 @@ class TiledCluster(RecordFamily[TileConfig]):
             count = block_count(desc, one.tile)
             if not one.chained or 2 * count > most:
                 continue
-            for slices in SLICES:
-                if slices * count <= most and self._fits(device, desc, one.tile, slices):
-                    yield with_cluster(configured(device, desc, one, 1), slices)
+            fitting = [n for n in SLICES if n * count <= most and self._fits(device, desc, one.tile, n)]
+            options = configured(device, desc, one, 1).options if fitting else ()
+            yield from (TileConfig(with_slices(one.tile, slices), options) for slices in fitting)
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
