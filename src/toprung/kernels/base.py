@@ -133,13 +133,17 @@ class FieldsConfig(KernelConfig):
     @classmethod
     def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
         given = {"tile": dict(tile), "options": {name: n for name, n in options.items() if name not in cls.former}}
-        found = given["tile"] | given["options"]
-        config = cls(**{one.name: found[name] // meta["unit"] for name, one, meta in cls._stored() if name in found})
+        config = cls.of(given["tile"] | given["options"])
         if (nearest := config.encode()) != given:
             raise ValueError(f"no kernel is {given}; the nearest is {nearest}")
         if reason := config.malformed():
             raise ValueError(reason)
         return config
+
+    @classmethod
+    def of(cls, given: Mapping[str, int]) -> Self:
+        """Return the configuration with values by their names in a store, among others; the default where there is none."""
+        return cls(**{one.name: given[name] // meta["unit"] for name, one, meta in cls._stored() if name in given})
 
     @classmethod
     def _stored(cls) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from toprung.backends.base import Buffer
@@ -20,12 +20,6 @@ from toprung.oracle.gemm import Gemm
 BRINGS = "A and the transpose of B, each element as two fp16 terms"
 
 
-def config_of(compiled: Compiled[Rung]) -> Fp32xConfig:
-    """Return the product's parameters from a rung's tile, macros and switches."""
-    chosen = {**compiled.tile.given(), **compiled.record.defines, **compiled.options}
-    return Fp32xConfig(**{f.name: chosen[f.name] for f in fields(Fp32xConfig) if f.name in chosen})
-
-
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
     """Return the launches: split both operands, multiply, and add up the K slices where there are several.
 
@@ -37,7 +31,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    config, slices = config_of(compiled), compiled.options.get("SLICES", 1)
-    config = replace(config, slices=slices or filling(desc, config, session.device.compute_units))
+    config = Fp32xConfig.of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
+    config = replace(config, slices=compiled.options.get("SLICES", 1) or filling(desc, config, session.device.compute_units))
     plan = Fp32xLaunches(session, desc, config, overlap=bool(compiled.options.get("OVERLAP", 0)))
     return each_launch(plan, compiled.record.name, problem, buffers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from toprung.backends.base import Buffer
@@ -19,12 +18,6 @@ from toprung.oracle.gemm import Gemm
 BRINGS = "A as K×M and B as K×N on 16 bytes, where they do not lie so"
 
 
-def variant_of(compiled: Compiled[Rung]) -> SgemmConfig:
-    """Return the product's parameters from a rung's tile and macros."""
-    chosen = {**compiled.tile.given(), **compiled.record.defines}
-    return SgemmConfig(**{f.name: chosen[f.name] for f in fields(SgemmConfig) if f.name in chosen})
-
-
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
     """Return the launches: pad and transpose operands whose layout the kernel cannot read, then multiply.
 
@@ -36,5 +29,6 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    plan = SgemmLaunches(session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))
+    config = SgemmConfig.of({**compiled.tile.given(), **compiled.record.defines})
+    plan = SgemmLaunches(session, desc, config, kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))
     return each_launch(plan, compiled.record.name, problem, buffers)

@@ -32,6 +32,5 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     desc = described(problem.describe())
     if (reason := FAMILY.supports(session.device, desc)) or desc.is_vector:
         raise Unsupported(reason)
-    chosen = {**compiled.tile.given(), **compiled.record.defines}
-    config = InflightConfig(chosen["BM"] // 64, chosen["BN"], chosen["STAGES"], chosen["GROUP"], chosen["SLICES"])
+    config = InflightConfig.of({**compiled.tile.given(), **compiled.record.defines})
     return each_launch(FAMILY.compile(session, desc, config), compiled.record.name, problem, buffers)

@@ -9,12 +9,12 @@ from toprung.backends.base import Buffer
 from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import supported
 from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
 from toprung.kernels.hopper_strassen.launches import launches
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
-from toprung.lab.routines.gemm_fp32x import config_of
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
@@ -35,5 +35,5 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if reason := supported(session.device, desc):
         raise Unsupported(reason)
     form = WINOGRAD if compiled.options.get("WINOGRAD") else STRASSEN
-    plan = launches(session, desc, config_of(compiled), form)
+    plan = launches(session, desc, Fp32xConfig.of({**compiled.tile.given(), **compiled.record.defines, **compiled.options}), form)
     return each_launch(plan, compiled.record.name, problem, buffers)

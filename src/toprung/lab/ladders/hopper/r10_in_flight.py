@@ -14,7 +14,7 @@ FIXED = InflightConfig().defines(False, False, 4, 4)
 
 def ring(tile: Tile) -> int:
     """Bytes of shared memory that the library's kernel takes with this tile."""
-    return InflightConfig(tile.BM // 64, tile.BN, tile.STAGES or 0).shared_bytes
+    return InflightConfig.of(tile.given()).shared_bytes
 
 
 def in_terms(tile: Tile) -> TensorWork:
