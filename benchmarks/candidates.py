@@ -355,20 +355,21 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
     skip_a = skip_b = placed.product.skip
     made: Any = Executable.of(session, desc, one)
     lent = torch.empty(max(made.lent_bytes, 4), dtype=torch.uint8, device=placed.whole[2].device)
-    run, workspace = made.starter(), lent.data_ptr() if placed.on_gpu else None
+    run, workspace, packed = made.starter(), lent.data_ptr() if placed.on_gpu else None, 0
     if how == "prepacked ":
         stored = replace(desc, type_a="float32")
-        b, skip_b = one.family.prepack(session, stored, b + 4 * skip_b, torch.cuda.current_stream().cuda_stream), 0
-        if not made.accepts(b):
+        terms = one.family.prepack(session, stored, b + 4 * skip_b, torch.cuda.current_stream().cuda_stream)
+        if not made.accepts(terms):
             raise SystemExit(f"{one} takes no prepacked B")
+        run, packed = made.prepacked.starter(), terms.address
     elif how in ("one ", "pass "):
         run = PresplitLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
 
     def arm(alpha: float, beta: float) -> None:
         queue = torch.cuda.current_stream().cuda_stream if placed.on_gpu else None
-        run(a, skip_a, b, skip_b, c, 0, alpha, beta, queue, workspace)
+        run(a, skip_a, b, skip_b, c, 0, alpha, beta, queue, workspace, 0, packed)
 
-    arm.kept = made, lent  # type: ignore[attr-defined]
+    arm.kept = made, lent, terms if packed else None  # type: ignore[attr-defined]
     return arm
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(launches, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
 
 
 @dataclass
@@ -68,8 +66,9 @@ class Operands:
         a, b, c = self.laid(self.a, self.turned[0] == "T"), self.laid(self.b, self.turned[1] == "T"), self.laid(self.c, False)
         if not beta:
             c[:] = np.nan
-        second = SplitOperand(plan.session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
-        plan.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
+        terms = SplitOperand(plan.session, plan.call, b.ctypes.data) if prepare else None
+        run = (plan.prepacked() if prepare else plan).starter()
+        run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta, packed=terms.address if terms else 0)
         assert np.isnan(c[:, :, -self.padding :]).all(), "written outside"
         return c[:, :, : -self.padding]
 

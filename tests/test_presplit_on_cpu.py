@@ -52,7 +52,6 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
         monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
     monkeypatch.setattr(launches, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
-    monkeypatch.setattr(fp32x, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
 
 
 @dataclasses.dataclass
@@ -86,8 +85,9 @@ class Presplit(Product):
         )  # fmt: skip
         made = PresplitLaunches(folder, desc, config, is_one=self.is_one)
         plain = dataclasses.replace(desc, type_a="float32")
-        second = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else b.ctypes.data
-        made.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
+        terms = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else None
+        run = (made.prepacked() if self.prepare else made).starter()
+        run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta, packed=terms.address if terms else 0)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
         return c[:, :, :N]

@@ -37,9 +37,9 @@ class Plan:
         self.shape = call.shape = given.shape
         terms = self._packed.terms if self._packed else None
         self._terms = None
-        if isinstance(call, OnDevice) and call.executable.accepts(terms):
+        if terms is not None and isinstance(call, OnDevice) and call.executable.accepts(terms):
             self._terms = terms
-            call.take_split_beforehand()
+            call.take_split_beforehand(terms)
         first, second, result = given.first, given.second, given.result
         self._makes = result.shape == given.shape and dense(result.shape, result.strides)  # the call can write a new array
         self._kinds, self._generation = (type(a), type(b)), forks.generation
@@ -104,13 +104,13 @@ class Plan:
         if out is None and self._makes and not (at_a % least_a or at_b % least_b):
             if key is not None:
                 self._known.keep(key, call)
-            return call.product(a, b, at_a, at_b if self._terms is None else self._terms)
+            return call.product(a, b, at_a, at_b)
         if out is not None and not (at_a % least_a or at_b % least_b or (at_c := address(out)) % least_c):
             adapter = call.adapter
             if call.is_clear(at_a, at_b, at_c) or (adapter.has_memory_objects and calls.elsewhere(adapter, a, b, out)):
                 if key is not None:
                     self._known.keep(key, call)
-                call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
+                call.start(a, b, out, at_a, at_b, at_c)
                 return out
         # it handles less aligned operands and another layout of the result, and names what overlaps
         return routines.matmul(a, given, out, **self._options)

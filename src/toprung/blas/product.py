@@ -36,7 +36,7 @@ from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
 from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
 from toprung.gemm.overlap import array_at, span
-from toprung.kernels.base import KernelFamily
+from toprung.kernels.base import KernelFamily, PackedOperand
 
 
 class Call(ABC):
@@ -71,7 +71,7 @@ class Call(ABC):
 
     @abstractmethod
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute C = α·A·B + β·C on arrays at these addresses and leave the receipt. B's address may be a prepacked B.
+        """Compute C = α·A·B + β·C on arrays at these addresses and leave the receipt.
 
         α and β are 0 or 1 where those are that the call was decided for.
         """
@@ -123,12 +123,13 @@ class OnDevice(Call):
 
     def __init__(self, executable: Executable, a: View, b: View, c: View, how: How) -> None:
         super().__init__(a, b, c, how)
-        self.executable = executable
+        self.executable = self._started = executable
+        self._packed = 0
         self._mine = threading.local()
 
-    def take_split_beforehand(self) -> None:
-        """Have warm calls leave the receipt of a prepacked B: a plan starts them so."""
-        self._left = self.split_beforehand
+    def take_split_beforehand(self, packed: PackedOperand) -> None:
+        """Have each ``start`` be one with this B."""
+        self._started, self._packed, self._left = self.executable.prepacked, packed.address, self.split_beforehand
 
     def run(
         self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None, addend: View | None = None
@@ -139,13 +140,14 @@ class OnDevice(Call):
             follow(session, operand.queue, view.operand.queue)
         (at_a, first_a), (at_b, first_b), (at_c, first_c) = a.first, b.first, c.first
         taken = self.executable.accepts(packed)
-        lent, nbytes = None, self.executable.lent_bytes
+        executable = self.executable.prepacked if taken else self.executable
+        lent, nbytes = None, executable.lent_bytes
         if nbytes and (given := self.adapter.lend(operand.thing, nbytes)):
             lent = given[1]
         try:
-            self.executable.run(
-                at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue, lent,
-                0 if addend is None else addend.address,
+            executable.run(
+                at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, operand.queue, lent,
+                0 if addend is None else addend.address, packed.address if taken else 0,
             )  # fmt: skip
         finally:
             for view in others:  # later work of the operand's own library waits for the product
@@ -155,10 +157,10 @@ class OnDevice(Call):
         receipt.leave(self.split_beforehand if taken else self._left)
 
     def start(
-        self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0, *addend: int
+        self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0, addend: int = 0
     ) -> None:  # fmt: skip
         # launch in the library's current stream; `addend`: the address of D, with a fused epilogue
-        adapter, executable = self.adapter, self.executable
+        adapter, executable = self.adapter, self._started
         lent = None
         if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
             lent = given[1]
@@ -171,7 +173,7 @@ class OnDevice(Call):
             launch = self._mine.launch
         except AttributeError:
             launch = self._mine.launch = executable.starter()
-        launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, *addend)
+        launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, addend, self._packed)
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:
@@ -179,7 +181,7 @@ class OnDevice(Call):
 
     def split_beforehand(self) -> Receipt:
         """Return the receipt of a call that takes a prepacked B."""
-        left = self.written(self.executable)
+        left = self.written(self.executable.prepacked)
         return replace(left, why=f"{left.why}; B was split beforehand")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from toprung import forks
 from toprung.backends.base import Session
 from toprung.backends.plan import BETA, WORKSPACE, A, B, C, KernelLaunch, Plan, Run, moved, whole
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
@@ -44,15 +46,23 @@ class Executable:
         every = self.selections.items()
         self._each = {desc: launches_of(session, desc, s.family, s.config, program.epilogue) for desc, s in every}
         if program.is_direct:
-            (self._launches,) = self._each.values()
+            (launches,) = self._each.values()
         else:
-            plans = {desc: launches.plan for desc, launches in self._each.items()}
-            self._launches = Launches(session, joined(session, program, plans))
-        self.plan = self._launches.plan
-        self.lent_bytes = self.plan.lent_bytes
-        self.launches = len(self.plan.due(1.0, 0.0))
+            launches = Launches(session, joined(session, program, {desc: one.plan for desc, one in self._each.items()}))
+        self._take(launches)
+
+    def _take(self, launches: Launches) -> None:
+        self._launches, self.plan = launches, launches.plan
+        self.lent_bytes, self.launches = self.plan.lent_bytes, len(self.plan.due(1.0, 0.0))
         self._mine = threading.local()
         self._mine.run = self.starter()  # errors show now, not in the first run
+
+    @forks.cached_property
+    def prepacked(self) -> Executable:
+        """The executable where B is prepacked, of one that accepts such a B."""
+        made = copy.copy(self)
+        made._take(self._launches.prepacked())
+        return made
 
     @classmethod
     def of(cls, session: Session, desc: Desc, selected: Selection | Candidate) -> Executable:
@@ -97,7 +107,7 @@ class Executable:
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: Any = None, addend: int = 0,
+        workspace: Any = None, addend: int = 0, packed: int = 0,
     ) -> None:  # fmt: skip
         """Put the product into a queue; never waits.
 
@@ -110,12 +120,13 @@ class Executable:
         queue : a CUDA stream's handle, a pyopencl queue; None: the session's own
         workspace : handle of ``lent_bytes`` of scratch memory that stays until the queue has passed; None: the session's own
         addend : address of what the program's epilogue adds; only with one
+        packed : address of the terms of a B that is ``prepacked``
         """
         try:
             run = self._mine.run
         except AttributeError:
             run = self._mine.run = self.starter()
-        run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend)
+        run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend, packed)
 
     def starter(self) -> Run:
         """Return a function that does the same as ``run`` without any look-up.
@@ -129,7 +140,7 @@ class Executable:
         self._launches.reserve(queue)
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if ``run`` can have a prepacked B in place of B's handle."""
+        """Return True if ``prepacked`` takes a B that was split beforehand."""
         return packed is not None and self._launches.accepts(packed)
 
     def __str__(self) -> str:

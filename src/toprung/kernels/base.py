@@ -186,10 +186,9 @@ else:
 
 
 class PackedOperand(Protocol):
-    """A second operand that was split beforehand: the addresses of its terms and of its elements."""
+    """A B that was split beforehand: the address of its terms, which stay beside it."""
 
-    terms: Any
-    copy: Any
+    address: int
 
     def refused(self, session: Session, call: GemmDesc) -> str:
         """Return why it cannot be B of a product; empty if it can."""
@@ -214,20 +213,12 @@ class Launches:
 
     def starter(self) -> Run:
         """Return a function that puts the launches into a queue. It keeps its arguments in one place: one for each thread."""
-        run, packed, beforehand = self.session.launcher(self.plan), self.packed, None
-        if packed is None:
-            return run
+        return self.session.launcher(self.plan)
 
-        def either(a: Any, offset_a: int, b: Any, offset_b: int, *more: Any, **named: Any) -> None:
-            nonlocal beforehand
-            if isinstance(b, int):
-                run(a, offset_a, b, offset_b, *more, **named)
-                return
-            if beforehand is None:
-                beforehand = self.session.launcher(replace(packed(), scales=self.plan.scales))
-            beforehand(a, offset_a, address(b.copy), 0, *more, packed=address(b.terms), **named)
-
-        return either
+    def prepacked(self) -> Launches:
+        """Return the launches where B is prepacked: a run has the address of its terms as ``packed``."""
+        assert self.packed is not None
+        return Launches(self.session, replace(self.packed(), scales=self.plan.scales), self.escalated)
 
     def reserve(self, queue: Any = None) -> None:
         """Allocate what a queue needs, so that nothing is while it is captured into a graph."""
@@ -238,7 +229,7 @@ class Launches:
             session.flags(int(session.queue if queue is None else queue), self.plan.flags_bytes)
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if ``packed``, a second operand that was split beforehand, may stand in place of B's handle."""
+        """Return True if ``prepacked`` launches take ``packed``, a B that was split beforehand."""
         return self.packed is not None and packed is not None and not packed.refused(self.session, self.call)
 
     def scale_by(self, scales: Sequence[KernelLaunch]) -> None:

@@ -61,7 +61,7 @@ class HopperFp32x(KernelFamily[Fp32xConfig]):
         return Fp32xLaunches(session, desc, config, epilogue=epilogue)
 
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
-        return SplitOperand(session, desc, b, queue=queue, copied=True)
+        return SplitOperand(session, desc, b, queue)
 
     # the store
 

@@ -26,7 +26,7 @@ from toprung.backends.plan import (
     Plan,
     whole,
 )  # fmt: skip
-from toprung.errors import LaunchError, Unsupported
+from toprung.errors import Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
@@ -61,33 +61,28 @@ from toprung.kernels.hopper_fp32x.sources import (
 
 
 class SplitOperand:
-    """The terms of a B, and B itself, as they were: what happens to the source afterwards changes nothing here.
+    """The terms of a B that is not written from then on, and that its owner keeps.
 
-    It owns two pieces of memory, each as large as B: the terms, and a copy from which elements are computed again that two terms
-    cannot carry. Every call takes it whose B has the same shape, transpose and leading dimension, whatever its A.
-    ``copied``: B is a copy already, which nobody writes and the caller keeps.
+    Every call takes it whose B has the same shape, transpose and leading dimension, whatever its A.
+
+    Attributes
+    ----------
+    address : of the terms
     """
 
-    def __init__(
-        self, session: Session, call: GemmDesc, b: Any, offset_b: int = 0, queue: Any = None, copied: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, session: Session, call: GemmDesc, b: int, queue: Any = None) -> None:
         if reason := supported(session.device, call):
             raise Unsupported(reason)
         if call.batch > 1 and call.stride_b:
             raise Unsupported(f"{call}: the operands of a batch cannot be prepacked")
         self.session, self.like = session, _of_b(call)
         self.terms = session.allocate(terms_bytes(call.N, call.K))
-        self.copy: Any = address_of(b) + 4 * offset_b
-        if not copied:
-            rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
-            source, nbytes = self.copy, 4 * ((rows - 1) * call.ldb + cols)
-            self.copy = session.allocate(nbytes)
-            _copied(session, address_of(self.copy), source, nbytes, queue)
+        self.address = address_of(self.terms)
         places = (np.uint64(0), np.uint64(0), *beside(Address(PACKED), call.N, call.K))
         how = spread(call.K, not call.trans_b)
         split = splitting(session, call, places, (0, 1, call.N, 1), how, (Address(A), Address(B)))
         assert split is not None
-        session.launcher(Plan([split]))(0, 0, address_of(self.copy), 0, 0, 0, 1.0, 0.0, queue, packed=address_of(self.terms))
+        session.launcher(Plan([split]))(0, 0, b, 0, 0, 0, 1.0, 0.0, queue, packed=self.address)
 
     def refused(self, session: Session, call: GemmDesc) -> str:
         """Return why a product on a session's device cannot take it; empty where it can."""
@@ -101,17 +96,6 @@ class SplitOperand:
 def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
     """Return what the terms of B depend on, and the place of its elements."""
     return call.N, call.K, call.trans_b, call.ldb
-
-
-def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> None:
-    """Copy device to device, in a queue."""
-    from cuda.bindings import driver
-
-    on_cuda: Any = session
-    with on_cuda.current():
-        (status,) = driver.cuMemcpyDtoDAsync(to, source, nbytes, session.queue if queue is None else queue)
-    if status:
-        raise LaunchError(f"the operand cannot be copied: {status.name}")
 
 
 def sources_of(
@@ -160,10 +144,6 @@ class Fp32xLaunches(Launches):
         super().__init__(session, self._plan(workspace_bytes(call, limit, config.slices), False), self._count.read)
         if all(p.cols == call.N for p in self.panels) and not (call.batch > 1 and call.stride_b):
             self.packed = functools.partial(self._plan, self.plan.workspace_bytes, True)
-
-    def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> SplitOperand:
-        """Return B split once, for any number of products with such a B."""
-        return SplitOperand(self.session, self.call, b, offset_b, queue)
 
     def _plan(self, nbytes: int, prepared: bool) -> Plan:
         launches = [launch for p in self.panels for launch in self._of_panel(p, prepared)]

@@ -71,7 +71,7 @@ class HopperPresplit(KernelFamily[PresplitConfig]):
         return PresplitLaunches(session, desc, config, epilogue, is_one)
 
     def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
-        return SplitOperand(session, desc, b, queue=queue, copied=True)
+        return SplitOperand(session, desc, b, queue)
 
     def texts(self, backend: str) -> Iterable[str]:
         # both sources; CUDA C++ has no prelude
