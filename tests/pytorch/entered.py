@@ -27,6 +27,7 @@ from toprung.backends import native_plan
 from toprung.blas import calls
 
 A, B, C = torch.rand(16, 16), torch.rand(16, 16), torch.zeros(16, 16)
+TERMS = 0x9000
 ENTRY = native_plan.loaded(Path(sys.argv[1]))
 native_plan.entry = lambda: ENTRY  # type: ignore[assignment]
 toprung.matmul(A, B, own=True)  # a device is found before there is the stand-in
@@ -50,7 +51,12 @@ def decide(call: Callable[[], Any], **more: Any) -> Made:
     made = Made(**more)
 
     def by_native(call: Any, given: Any) -> Any:
-        return struct.pack("=QQ6q", made.handle, LENT, *call.reach), adapter.maker(given.result), call._left, made.prepare
+        return (
+            calls.START.pack(made.handle, LENT, TERMS if "packed" in more else 0, *call.reach),
+            adapter.maker(given.result),
+            call._left,
+            made.prepare,
+        )
 
     calls._by_native = by_native
     calls.forget()
@@ -95,6 +101,16 @@ def a_plan_starts_its_own_call_alone() -> None:
     assert launched(A, B, plan(A, B))
     columns = toprung.plan(A, B, out.T, own=True)
     assert columns(A, B).is_contiguous() and log() == []
+
+
+def a_plan_of_a_prepacked_operand_is_given_its_terms() -> None:
+    decide(lambda: toprung.matmul(A, B, own=True), packed=True)
+    packed = toprung.prepack(B)
+    plan = toprung.plan(A, packed, own=True)
+    plan(A, packed), log()
+    assert {one.rpartition("/")[2] for one in frames(lambda: plan(A, packed))} >= {"plan.py:__call__"}
+    (line,) = log()
+    assert line.split(" | ")[2] == f"{packed.array.data_ptr():x}" and line.split(" | ")[6] == f"{TERMS:x}"
 
 
 def options_are_told_apart_by_their_values() -> None:

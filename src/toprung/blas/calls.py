@@ -129,6 +129,10 @@ def prepare(call: Call, given: Arranged) -> bool:
     return call.native is not None
 
 
+START = struct.Struct("=3Q6q")
+"""``Start`` in ``native/entry.cpp``."""
+
+
 def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
     """Return what ``native/entry.cpp`` starts a call by; None if only Python can.
 
@@ -138,12 +142,12 @@ def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
 
     if not isinstance(call, OnDevice) or call.adapter.exchange() is None:
         return None
-    plan, session = call.executable.plan, cast(Any, call.executable.session)
+    plan, session = call.started.plan, cast(Any, call.started.session)
     try:
         made = native_plan.NativePlan(native_plan.entry().library, session, plan)
     except LaunchError:
         return None
-    start = struct.pack("=QQ6q", made.handle, plan.lent_bytes, *call.reach)
+    start = START.pack(made.handle, plan.lent_bytes, call.packed, *call.reach)
     return start, call.adapter.maker(given.result), call._left, made.prepare
 
 

@@ -48,7 +48,7 @@ class Plan:
         self._least = tuple(4 * aligned(o.address) for o in (first, second, result))
         self._signatures = calls.signatures(call, given)
         calls.know((first, second, result))
-        self._is_native = self._packed is None and self._signatures is not None and calls.prepare(call, given)
+        self._is_native = self._signatures is not None and calls.prepare(call, given)
         self._known: Recent[Any] = Recent(64)  # the call by keys of operands that were looked at
         adapter = first.adapter
         self._signature, self._address = adapter.signature, adapter.address

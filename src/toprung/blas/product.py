@@ -119,17 +119,22 @@ class Call(ABC):
 
 
 class OnDevice(Call):
-    """A product of arrays in a device's memory, in their library's current stream."""
+    """A product of arrays in a device's memory, in their library's current stream.
+
+    Attributes
+    ----------
+    started, packed : executable of ``start``, and the address of the terms of a prepacked B in each; 0 for none
+    """
 
     def __init__(self, executable: Executable, a: View, b: View, c: View, how: How) -> None:
         super().__init__(a, b, c, how)
-        self.executable = self._started = executable
-        self._packed = 0
+        self.executable = self.started = executable
+        self.packed = 0
         self._mine = threading.local()
 
     def take_split_beforehand(self, packed: PackedOperand) -> None:
         """Have each ``start`` be one with this B."""
-        self._started, self._packed, self._left = self.executable.prepacked, packed.address, self.split_beforehand
+        self.started, self.packed, self._left = self.executable.prepacked, packed.address, self.split_beforehand
 
     def run(
         self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None, addend: View | None = None
@@ -160,7 +165,7 @@ class OnDevice(Call):
         self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0, addend: int = 0
     ) -> None:  # fmt: skip
         # launch in the library's current stream; `addend`: the address of D, with a fused epilogue
-        adapter, executable = self.adapter, self._started
+        adapter, executable = self.adapter, self.started
         lent = None
         if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
             lent = given[1]
@@ -173,7 +178,7 @@ class OnDevice(Call):
             launch = self._mine.launch
         except AttributeError:
             launch = self._mine.launch = executable.starter()
-        launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, addend, self._packed)
+        launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, addend, self.packed)
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:

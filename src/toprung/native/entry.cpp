@@ -74,6 +74,7 @@ PyObject *native, *left, *needs_gradient, *is_negative, *level;  // names of att
 struct Start {
     toprung_plan* plan;
     uint64_t lent;     // bytes of scratch memory
+    uint64_t packed;   // address of the terms of a prepacked B
     int64_t reach[6];  // bytes from the addresses of A, B and C to their lowest elements, and to the ends of their highest
 };
 
@@ -201,6 +202,7 @@ bool launch(const Library& library, PyObject* prepare, const Start& start, const
     at[TOPRUNG_A] = a.address();
     at[TOPRUNG_B] = b.address();
     at[TOPRUNG_C] = c.address();
+    at[TOPRUNG_PACKED] = start.packed;
     if (lent.made != nullptr) at[TOPRUNG_WORKSPACE] = lent.made->tensor.address();
     return launch(start.plan, prepare, at, 1, 0, stream) == 0;
 }
