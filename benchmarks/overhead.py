@@ -1,10 +1,11 @@
 """Host cost of a call: a plan, a warm matmul, the bare launch beneath; of ``import toprung``, and of a first product.
 
     python benchmarks/overhead.py results/nvidia-h200/overhead.json [--device cuda:0] [--size 64]
-    python benchmarks/overhead.py results/nvidia-h200/overhead-left.json --left [--device cuda:0]
+    python benchmarks/overhead.py results/nvidia-h200/overhead-torch.json --torch [--device cuda:0]
 
-With ``--left``: products of PyTorch's, 16×16×16, that ``toprung.torch`` leaves to it, by PyTorch alone and with the overrides in
-Python and in C++, in turns; ``python -m toprung.torch --build`` has to have run.
+With ``--torch``: products of PyTorch's that ``toprung.torch`` leaves to it, 16×16×16, and others that it takes, by PyTorch alone
+and with the overrides in Python and in C++, in turns; ``python -m toprung.torch --build`` has to have run. Results are checked
+first, and that products are left and taken as the row says.
 
 Calls are made in bursts without waiting for the device, on operands so small that it keeps up; the median burst counts, and the
 calls on one kind of array take turns burst by burst. On CUDA the operands are PyTorch tensors (and CuPy arrays where it is
@@ -33,8 +34,8 @@ from toprung.lab.harness.environment import environment
 
 BURSTS, CALLS, IMPORTS = 41, 200, 21
 
-OF_LEFT = 501
-"""Bursts with ``--left``: 10⁵ calls of each kind."""
+OF_TORCH = 501
+"""Bursts with ``--torch``: 10⁵ calls of each kind."""
 
 
 def microseconds(calls, wait, bursts=BURSTS, around=lambda name: contextlib.nullcontext()):
@@ -63,30 +64,46 @@ def microseconds(calls, wait, bursts=BURSTS, around=lambda name: contextlib.null
     }
 
 
-def left(device):
-    """Return rows of products of PyTorch's that stay its own: by PyTorch alone, and with either override, each by its verdict."""
+def of_torch(device, bursts):
+    """Return rows of PyTorch's products that stay its own or are taken: by PyTorch alone, and with either override."""
     import torch
 
     import toprung.torch
-    from toprung.torch import bridge
+    from toprung.torch import background, bridge
 
     native = bridge.library()
     if native is None:
         sys.exit("there is no override in C++: python -m toprung.torch --build")
     place = f"cuda:{device.handle}" if device.backend == "cuda" else "cpu"
     kind = place.partition(":")[0]
-    a, b, grad = (torch.rand(16, 16, device=place, requires_grad=i < 2) for i in range(3))
-    products = {
-        "mm": lambda: torch.mm(a.detach(), b.detach()),
-        "mm and its gradients": lambda: torch.autograd.grad(torch.mm(a, b), (a, b), grad)[0],
+
+    def drawn(*shape):
+        return torch.rand(shape, device=place) - 0.5
+
+    a, b, grad = drawn(16, 16).requires_grad_(), drawn(16, 16).requires_grad_(), drawn(16, 16)
+    middle, large, many, bias = drawn(768, 768), drawn(1024, 1024), drawn(8, 256, 256), drawn(768)
+    small = {
+        "mm 16³": lambda: torch.mm(a.detach(), b.detach()),
+        "mm 16³ and its gradients": lambda: torch.autograd.grad(torch.mm(a, b), (a, b), grad)[0],
     }
-    verdicts, overrides = {"too small": None, "looked up": 0}, {"PyTorch": None, "Python": None, "C++": native}
+    wide = {
+        "mm 768³": (lambda: torch.mm(middle, middle), lambda: middle.double() @ middle.double()),
+        "mm 1024³": (lambda: torch.mm(large, large), lambda: large.double() @ large.double()),
+        "addmm 768³": (lambda: torch.addmm(bias, middle, middle), lambda: bias.double() + middle.double() @ middle.double()),
+        "bmm 8×256³": (lambda: torch.bmm(many, many), lambda: many.double() @ many.double()),
+    }
+    # own=True: the host's time does not depend on whether the device would gain. Taken first: until a kernel has been prepared
+    # nobody knows what that costs, and products that are left are looked up in Python
+    verdicts = {"taken": (True, 0), "too small": (False, 10**9), "looked up": (False, 0)}
+    overrides = {"PyTorch": None, "Python": None, "C++": native}
 
     @contextlib.contextmanager
     def around(name):
         override, verdict, _ = name
         found, bridge.library = bridge.library, lambda: overrides[override]
-        settings = {"device_types": (kind,), "min_flops": verdicts[verdict]}
+        own, least = verdicts[verdict]
+        # settings of its own for each override, which counts what it has decided itself
+        settings = {"device_types": (kind,), "own": own, "min_flops": least + (override == "Python")}
         with contextlib.nullcontext() if override == "PyTorch" else toprung.torch.use(**settings):
             for _ in range(CALLS // 10):  # code that was registered just now is not in the caches
                 calls[name]()
@@ -97,19 +114,39 @@ def left(device):
     def wait():
         if kind == "cuda":
             torch.cuda.synchronize()
-        toprung.torch.wait()
+        background.wait()  # for kernels that were begun; toprung.torch.wait would prepare those of products that are left, too
 
-    calls = {(o, v, p): call for o in overrides for v in verdicts for p, call in products.items()}
-    expected = {name: call() for name, call in products.items()}
+    calls = {
+        (override, verdict, product): call
+        for verdict in verdicts
+        for product, call in (small if verdict != "taken" else {name: call for name, (call, _) in wide.items()}).items()
+        for override in overrides
+    }
+    alone = {name: call() for name, call in small.items()} | {name: exact() for name, (_, exact) in wide.items()}
+    entered, library = {}, str(Path(toprung.__file__).parent)
     for name, call in calls.items():
+        override, verdict, product = name
         with around(name):
-            assert torch.equal(call(), expected[name[2]]), name
-    rows = [
-        {"call": f"{product}, {verdict}", "arrays": override, "microseconds": spread}
-        for (override, verdict, product), spread in microseconds(calls, wait, OF_LEFT, around).items()
+            call()  # the first one that is taken may enter Python, later ones need not
+            before, seen = toprung.torch.report().taken, []
+            sys.setprofile(lambda frame, event, _, seen=seen: seen.append(frame.f_code.co_filename) if event == "call" else None)
+            made = call()
+            sys.setprofile(None)
+            entered[name] = sum(file.startswith(library) for file in seen)
+            taken = toprung.torch.report().taken - before
+        expected = alone[product]
+        right = (
+            torch.linalg.norm(made - expected) <= 1e-6 * torch.linalg.norm(expected) if verdict == "taken" else made.equal(expected)
+        )
+        if not right or taken != (verdict == "taken" and override != "PyTorch"):
+            sys.exit(f"{name}: {'' if right else 'the result is wrong, and '}{taken} products were taken")
+    spreads = microseconds(calls, wait, bursts, around)
+    if any(row.taken for row in toprung.torch.report().rows if row.problem == "16×16×16"):
+        sys.exit("products of 16×16×16 were taken in the end: fewer bursts")
+    return [
+        {"call": f"{name[2]}, {name[1]}", "arrays": name[0], "python": entered[name], "microseconds": spread}
+        for name, spread in spreads.items()
     ]
-    assert toprung.torch.report().taken == 0
-    return rows
 
 
 def imports():
@@ -205,16 +242,20 @@ def main():
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--device")
     arguments.add_argument("--size", type=int, default=64)
-    arguments.add_argument("--left", action="store_true")
+    arguments.add_argument("--torch", action="store_true")
+    arguments.add_argument("--bursts", type=int, default=OF_TORCH, help="of --torch")
     chosen = arguments.parse_args()
     device = backends.find(chosen.device)
     session = backends.session_for(device)
     what = f"python benchmarks/overhead.py results/{device.slug}/{chosen.out.name}"
-    if chosen.left:
-        rows = left(device)
+    if chosen.torch:
+        rows = of_torch(device, chosen.bursts)
         for row in rows:
-            print(f"{row['arrays']:10s} {row['call']:32s} {row['microseconds']['median']:8.2f} µs")
-        results.write(chosen.out, results.record(f"{what} --left", environment(session), [], overheads=rows))
+            taking, frames = row["microseconds"]["median"], row["python"]
+            print(f"{row['arrays']:10s} {row['call']:36s} {taking:8.2f} µs, {frames} Python functions")
+        results.write(
+            chosen.out, results.record(f"{what} --torch --bursts {chosen.bursts}", environment(session), [], overheads=rows)
+        )
         return 0
     launch, _memory = bare(session, chosen.size)
     found = microseconds({"the launch alone": launch}, session.synchronize)
