@@ -24,7 +24,7 @@ from toprung.backends import nvrtc
 from toprung.blas import calls, grouped
 from toprung.dispatch import select
 from toprung.dispatch.select import group_family
-from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
@@ -430,7 +430,6 @@ def test_who_is_taken_into_a_group() -> None:
             group_family(hopper, desc, "fp32", none) is not FAMILY
             and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
         )
-    assert FAMILY.group_share(hopper, GemvDesc(100, 100)) == np.inf
 
 
 PLANTS = (

@@ -24,7 +24,7 @@ from toprung.blas import calls, grouped
 from toprung.dispatch import ranking
 from toprung.dispatch.select import group_family
 from toprung.errors import BuildError, Unsupported
-from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group as packed
 from toprung.kernels.tiled_group import config, cost, family
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, TiledForm
@@ -241,7 +241,6 @@ def test_who_is_taken_into_a_group() -> None:
         assert group_family(ampere, desc, "fp32", frozenset({"tanh"})) is None
     assert group_family(hopper, GemmDesc(100, 200, 300), "auto", none) is not FAMILY
     assert group_family(hopper, GemmDesc(100, 200, 63), "auto", none) is FAMILY, "fp32x is not promised for so short a K"
-    assert FAMILY.group_share(hopper, GemvDesc(100, 100)) == np.inf
     others = dataclasses.replace(ampere, backend="opencl"), dataclasses.replace(ampere, arch="sm_61")
     assert all(FAMILY.group_share(device, GemmDesc(100, 200, 300)) == np.inf for device in others)
 

@@ -342,7 +342,7 @@ def _lowered(
     ``d``: strides of what is added, in C's shape.
     """
     program = lower(a, b, c, 0.0, vectors=False)
-    if not program.is_direct or not isinstance(desc := program.descs[0], GemmDesc) or desc.is_mixed:
+    if not program.is_direct or (desc := program.descs[0]).is_vector or desc.is_mixed:
         return None
     if d is None and not activation:
         return desc, None

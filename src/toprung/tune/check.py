@@ -17,7 +17,6 @@ from toprung.dispatch.select import FASTER, faster_families, paths
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.dispatch.tuned import HERE
 from toprung.gemm.classes import class_of, problem_class
-from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
@@ -99,7 +98,7 @@ def asked(device: Device, problem: Problem, precision: str) -> list[str]:
     ``precision`` is ``fp32x``. Mixed operands are checked on the path that is asked for, and only where a kernel is selected that
     reads halves as they lie: what converting them first takes is not measured.
     """
-    if isinstance(desc := problem.desc, GemmDesc) and desc.is_mixed:  # there is no plain fp32 to tell auto from
+    if not (desc := problem.desc).is_vector and desc.is_mixed:  # there is no plain fp32 to tell auto from
         return [] if isinstance(mixed.select(device, desc, precision), str) else [precision]
     if all(f.supports(device, problem.desc) for f in faster_families("auto")):
         return [] if precision in FASTER else ["fp32"]
