@@ -7,6 +7,8 @@ With ``--torch``: products of PyTorch's that ``toprung.torch`` leaves to it, 16�
 and with the overrides in Python and in C++, in turns; ``python -m toprung.torch --build`` has to have run. Results are checked
 first, and that products are left and taken as the row says.
 
+Launches on CUDA and calls like an earlier one are C++'s where ``python -m toprung.torch --build`` has run, or the wheel has it.
+
 Calls are made in bursts without waiting for the device, on operands so small that it keeps up; the median burst counts, and the
 calls on one kind of array take turns burst by burst. On CUDA the operands are PyTorch tensors (and CuPy arrays where it is
 installed), elsewhere pyopencl and NumPy arrays; NumPy's default is its own BLAS. Imports are of fresh processes, in turns.
@@ -27,6 +29,7 @@ import numpy as np
 
 import toprung
 from toprung import backends
+from toprung.backends import native_plan
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness import results
@@ -261,18 +264,18 @@ def main():
     found = microseconds({"the launch alone": launch}, session.synchronize)
     rows = [{"call": name, "arrays": "–", "microseconds": spread} for name, spread in found.items()]
     for arrays, operands, wait in kinds(device, session, chosen.size):
-        rows += [
-            {"call": name, "arrays": arrays, "microseconds": spread}
-            for name, spread in microseconds(calls_on(arrays, *operands), wait).items()
-        ]
-    loading, first = imports(), first_product()
+        calls = calls_on(arrays, *operands)
+        for name, call in calls.items():
+            made = [call() for _ in range(4)][-1]  # the last ones enter no Python where C++ can start them
+            assert not hasattr(made, "sum") or float(made.sum()) == chosen.size**3, name
+        rows += [{"call": name, "arrays": arrays, "microseconds": spread} for name, spread in microseconds(calls, wait).items()]
+    loading, first, launcher = imports(), first_product(), "Python" if native_plan.entry() is None else "C++"
+    print(f"launches by {launcher}")
     for row in rows:
         print(f"{row['arrays']:10s} {row['call']:28s} {row['microseconds']['median']:8.1f} µs")
     print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s, first product {1e3 * first:.1f} ms")
-    results.write(
-        chosen.out,
-        results.record(what, environment(session), [], overheads=rows, imports=loading, first_product=first, size=chosen.size),
-    )
+    more = {"imports": loading, "first_product": first, "size": chosen.size, "launcher": launcher}
+    results.write(chosen.out, results.record(what, environment(session), [], overheads=rows, **more))
     return 0
 
 

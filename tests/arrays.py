@@ -76,10 +76,11 @@ def entry() -> Any:
 
 
 def enter(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have calls on tensors, also on those in the host's memory, be found by the extension module until the test ends."""
+    """Have calls on tensors, on the host too, be found by Python or by the extension module until the test ends."""
     monkeypatch.setattr(calls, "again", calls._again)
+    monkeypatch.setattr(native_plan, "entry", entry if language == "C++" else lambda: None)
+    calls.forget()
     if language == "C++":
-        monkeypatch.setattr(native_plan, "entry", entry)
         calls.enter(torch_adapter)
         assert calls.again is entry().again
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import toprung
+from arrays import ENTRIES, enter
 from toprung import errors, last_receipt
 from torch_device import DEVICE
 
@@ -23,8 +24,9 @@ paths = pytest.mark.parametrize("precision", PRECISIONS)
 UNIT = 2.0**-24
 
 
-@pytest.fixture(autouse=True)
-def afresh() -> None:
+@pytest.fixture(autouse=True, params=ENTRIES)
+def afresh(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    enter(request.param, monkeypatch)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
 
