@@ -27,6 +27,7 @@ from toprung.backends.base import Source
 from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
+from toprung.kernels.blocks import LONG_CHAIN
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
 from toprung.oracle.precision import precision as promise
@@ -70,6 +71,25 @@ def biased(one: Any, run: Callable[[], Any], prepare: Callable[[], None] = lambd
     if wrong := int(np.sum(run() != one.reference())):
         found["integers"] = wrong
     return found
+
+
+def chained(a: Any, b: Any) -> Any:
+    """Return a product in float32 as plain fp32 adds it on a GPU: chains of fused multiply-adds, added in their order.
+
+    Elements are multiples of 2**-11 times a power of two of their row: then float64 has each step's sum exactly.
+    """
+    total = np.zeros((len(a), b.shape[1]), np.float32)
+    for k0 in range(0, len(b), LONG_CHAIN):
+        chain = np.zeros_like(total)
+        for k in range(k0, min(k0 + LONG_CHAIN, len(b))):
+            chain = (chain + np.outer(a[:, k].astype(np.float64), b[k])).astype(np.float32)
+        total += chain
+    return total
+
+
+def coarse(x: Any) -> Any:
+    """Return elements up to 1 rounded to multiples of 2**-11."""
+    return (np.round(x * 2**11) / 2**11).astype(np.float32)
 
 
 def reads_behind_memory(program: str) -> bool:

@@ -361,6 +361,16 @@ def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str,
         assert np.array_equal(part.run(folder, config, 0.5), found[:, :, columns]) and part.counted >= 2
 
 
+@pytest.mark.parametrize("columns", [1, 40])
+def test_what_is_computed_again_is_added_as_in_plain_fp32(folder: Folder, columns: int) -> None:
+    """A lane has a chain of one element, or a thread chains of several."""
+    one = Product.of(70, columns, 300)
+    one.a, one.b = hopper_on_cpu.coarse(one.a), hopper_on_cpu.coarse(one.b)
+    one.a[0, 3:40] *= np.float32(2.0**-120)
+    found = one.run(folder, SMALL)[0, 3:40]
+    assert one.counted and np.array_equal(found, hopper_on_cpu.chained(one.a[0, 3:40], one.b[0]))
+
+
 @pytest.mark.slow
 def test_a_column_whose_largest_has_no_power_of_two_above_it(folder: Folder) -> None:
     """It counts as infinite, and a row that loses nothing loses nothing of it."""

@@ -256,6 +256,19 @@ def test_few_lost_elements_are_computed_again_as_many_are(folder: Any, turned: s
     assert np.array_equal(*(result[0, 9] for result in found))
 
 
+@pytest.mark.parametrize("rows", [(9,), (9, 10, 40)])
+def test_what_is_computed_again_is_added_as_in_plain_fp32(folder: Any, rows: tuple[int, ...]) -> None:
+    """A lane has a chain of one element, or a thread chains of several."""
+    one = Operands.of(70, 50, 200)
+    one.a, one.b = hopper_on_cpu.coarse(one.a), hopper_on_cpu.coarse(one.b)
+    one.a[0, rows, 1:] *= np.float32(2.0**-30)
+    one.b[0, 0] = 0
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+    before = counted(plan)
+    found = one.run(plan)[0, rows]
+    assert counted(plan) > before and np.array_equal(found, hopper_on_cpu.chained(one.a[0, rows], one.b[0]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slices", [1, 3])
 def test_what_may_overflow_is_computed_again(folder: Any, slices: int) -> None:

@@ -101,6 +101,15 @@ def test_what_is_not_finite_reaches_nothing_else(folder: Any, change: Any, turne
     assert counted(plan) > before
 
 
+def test_what_is_computed_again_is_added_as_in_plain_fp32(folder: Any) -> None:
+    one = Operands.of(35, 33, 97)
+    one.a, one.b = hopper_on_cpu.coarse(one.a), hopper_on_cpu.coarse(one.b) * np.float32(2.0**-20)
+    one.a[0, 5] *= np.float32(1.5 * 2.0**127)  # sums of two quarters are infinite
+    plan = launches.launches(folder, one.call(), SMALL)
+    found = run(plan, one)[0, 5:6]
+    assert counted(plan) and np.array_equal(found, hopper_on_cpu.chained(one.a[0, 5:6], one.b[0]))
+
+
 @pytest.mark.slow
 def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
     """Halves that are powers of two apart: each half's errors are small beside the larger one's."""

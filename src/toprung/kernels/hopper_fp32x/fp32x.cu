@@ -16,20 +16,23 @@
 // ODD_C: for a C whose rows begin anywhere. Results go through shared memory, and 16 lanes write 16 neighbours: a thread's own ones,
 // written one by one, would each be half of the 32 bytes that memory takes at a time.
 
-#define THREADS (128 * (CONSUMERS + 1))
-#define BM (64 * CONSUMERS)
-#define A_BYTES (BM * 128)
-#define B_BYTES (BN * 128)
-#define STAGE_BYTES (A_BYTES + B_BYTES)
-#define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
-#define GRANULES (BN / GRANULE)
-#define DEPTH 16   // of K at a time in plain fp32
-#define PITCH 17   // floats from row to row where a warp turns 16 rows x 16 columns of C
+#include "../include/chains.cuh"
+
 #ifndef ODD_C
 #define ODD_C 0
 #endif
-#define FEW 64     // elements of a granule, at most, that are computed one after the other, by four warps in turn
-#define CHAIN 32   // of K added up by themselves there, as in include/block.cl: errors grow with CHAIN + K / CHAIN, not with K
+
+constexpr int THREADS = 128 * (CONSUMERS + 1), BM = 64 * CONSUMERS;
+constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE_BYTES = A_BYTES + B_BYTES; // a k-block of terms
+constexpr int GRANULE = BN < 64 ? BN : 64, GRANULES = BN / GRANULE; // columns that are refused together
+constexpr int DEPTH = 16; // of K at a time in plain fp32
+constexpr int PITCH = 17; // floats from row to row where a warp turns 16 rows x 16 columns of C
+constexpr int FEW = 64;   // elements of a granule, at most, that are computed one after the other, by four warps in turn
+constexpr int CHAINS = 8; // of CHAIN elements each of a row and a column, that a warp has room for where it computes one
+
+static_assert(CHAIN % DEPTH == 0, "a chain ends where a step does");
+static_assert(CHAINS * (CHAIN + 1) <= DEPTH / 4 * (64 + 4), "four warps share what operands in plain fp32 have");
+static_assert(4 * 16 * PITCH <= DEPTH * (64 + 4), "four warps turn their rows where operands in plain fp32 lie");
 
 struct Place {
     int matrix, m, n; // matrix: of the results, slice after slice
@@ -84,9 +87,6 @@ struct Again {
     float alpha, *as, *bs; // the warp's memory, CHAINS * (CHAIN + 1) each
 };
 
-#define CHAINS 8 // of CHAIN elements each of a row and a column, that a warp has room for
-static_assert(CHAINS * (CHAIN + 1) <= DEPTH / 4 * (64 + 4), "four warps share what operands in plain fp32 have");
-
 // The sums that are lost in plain fp32, each by its warp, a lane for each chain: what ``plain`` gives, to the last bit.
 __noinline__ void one_by_one(Again &in) {
     int thread = threadIdx.x, lane = thread % 32;
@@ -113,10 +113,7 @@ __noinline__ void one_by_one(Again &in) {
                 for (int j = 0; j < CHAINS; ++j) As[(CHAIN + 1) * j + lane] = x[j], Bs[(CHAIN + 1) * j + lane] = y[j];
                 __syncwarp();
                 int depth = lane < CHAINS ? min(CHAIN, in.K - k0 - CHAIN * lane) : 0;
-                float acc = 0.0f;
-#pragma unroll 8
-                for (int j = 0; j < CHAIN; ++j)
-                    if (j < depth) acc = fmaf(As[(CHAIN + 1) * lane + j], Bs[(CHAIN + 1) * lane + j], acc);
+                float acc = chain(depth, [=](int j) { return make_float2(As[(CHAIN + 1) * lane + j], Bs[(CHAIN + 1) * lane + j]); });
                 int count = min((in.K - k0 + CHAIN - 1) / CHAIN, CHAINS);
                 for (int j = 0; j < count; ++j) total += __shfl_sync(0xffffffffu, acc, j);
             }
@@ -130,14 +127,9 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
                   float alpha, float beta, const Added &added, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
     constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
     int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
-    float acc[8][TN] = {}, sum[8][TN] = {};
+    float acc[8 * TN] = {}, sum[8 * TN] = {};
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
-        if (k0 % CHAIN == 0) {
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-#pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
-        }
+        next_chain(k0, sum, acc);
 #pragma unroll
         for (int e = t; e < 64 * DEPTH; e += 128) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 64, r = on_a == 1 ? e / DEPTH : e % 64;
@@ -149,7 +141,7 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
             Bs[k][r] = k0 + k < K && r < cols ? b[r * down_b + (k0 + k) * on_b] : 0.0f;
         }
         together(group);
-        int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
+        int depth = min(DEPTH, K - k0); // what is behind K is not multiplied: 0 times Inf is a NaN
 #pragma unroll 1
         for (int k = 0; k < depth; ++k) {
             float x[8], y[TN];
@@ -160,7 +152,7 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
 #pragma unroll
             for (int i = 0; i < 8; ++i)
 #pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
+                for (int j = 0; j < TN; ++j) acc[TN * i + j] = fmaf(x[i], y[j], acc[TN * i + j]);
         }
         together(group);
     }
@@ -170,7 +162,7 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
         for (int j = 0; j < TN; ++j) {
             int row = ty + 8 * i, col = tx + 16 * j;
             if (row >= rows || col >= cols) continue;
-            float *to = c + (long long)row * ldc + col, result = alpha * (sum[i][j] + acc[i][j]);
+            float *to = c + (long long)row * ldc + col, result = alpha * (sum[TN * i + j] + acc[TN * i + j]);
             *to = activated(beta != 0 ? fmaf(beta, added.one(to, row, col), result) : result);
         }
 }
@@ -345,7 +337,6 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
 #endif
 #if ODD_C
-            static_assert(4 * 16 * PITCH <= DEPTH * (64 + 4), "four warps turn their rows where operands in plain fp32 lie");
 #pragma unroll
             for (int i = 0; i < BN / 16; ++i) { // columns left + 16 * i …; every second time in the same place, so that nobody still reads there
                 float(*turned)[PITCH] = (float(*)[PITCH])(i % 2 ? Bs : As)[consumer] + 16 * warp;

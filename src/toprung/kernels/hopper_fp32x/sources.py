@@ -9,6 +9,7 @@ from pathlib import Path
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
+from toprung.kernels.record import with_includes
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
@@ -27,7 +28,7 @@ PATCH_BYTES = SPLIT_THREADS * 144
 def source(file: str, kernel: str, defines: Mapping[str, int], title: str = "", headers: tuple[Path, ...] = ()) -> Source:
     """Return the source in a file of this folder behind the common headers, and some more."""
     files = (*HEADERS, *headers, FOLDER / file)
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in files)
+    text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in files)
     return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
 
 

@@ -1,17 +1,15 @@
 // Sums in plain fp32, for elements of C that two terms cannot carry: those in which losses of small elements may be seen (Doubts), and
-// those that are Inf or NaN. An element is made of chains of CHAIN fused multiply-adds, each from zero, which are added in their order of
-// K: as include/block.cl, fp32x.cu and combine.cu have it, to the last bit.
+// those that are Inf or NaN.
 //
 // Few elements go one after the other, a lane of a warp for each chain (chains); many as 16 x GRANULE of C together (again). Both leave
 // the same bits.
 
-constexpr int CHAIN = 32;
 constexpr int GRANULE = 32;              // columns computed again together
 constexpr int DEPTH = BN < 64 ? 16 : 32; // of K at a time
 // Floats from one of K to the next, of 16 rows of A and of GRANULE columns of B: copies along K and across meet in few banks
 constexpr int PITCH_A = 17, PITCH_B = 34;
 
-static_assert(CHAIN % DEPTH == 0, "a chain ends where a step of DEPTH does");
+static_assert(CHAIN % DEPTH == 0, "a chain ends where a step does");
 static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B), "operands of a step, in the warp's memory");
 
 // Elements that are computed one after the other, at most: each takes a microsecond for 1,024 of K.
@@ -67,10 +65,9 @@ float chains(const ElementA *x, long long on_a, const ElementB *y, long long on_
         copies_wait();
         __syncwarp();
         int depth = lane < count ? min(CHAIN, K - k0 - CHAIN * lane) : 0;
-        float acc = 0.0f;
-#pragma unroll 8
-        for (int j = 0; j < CHAIN; ++j)
-            if (j < depth) acc = fmaf(shared_one(As + 4 * (APART * lane + j)), shared_one(Bs + 4 * (APART * lane + j)), acc);
+        float acc = chain(depth, [=](int j) {
+            return make_float2(shared_one(As + 4 * (APART * lane + j)), shared_one(Bs + 4 * (APART * lane + j)));
+        });
 #pragma unroll 4
         for (int i = 0; i < count; ++i) total += __shfl_sync(0xffffffffu, acc, i);
     }
@@ -111,10 +108,7 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
     bulk_wait(); // of a tile before, the TMA may still read what is overwritten here
 #pragma unroll 1
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
-        if (k0 % CHAIN == 0) {
-#pragma unroll
-            for (int i = 0; i < GRANULE / 2; ++i) sum[i] += acc[i], acc[i] = 0.0f;
-        }
+        next_chain(k0, sum, acc);
         __syncwarp(); // nobody reads what was there before
 #pragma unroll 4
         for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
@@ -130,7 +124,7 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
         }
         copies_wait();
         __syncwarp();
-        int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
+        int depth = min(DEPTH, K - k0); // what is behind K is not multiplied: 0 times Inf is a NaN
 #pragma unroll 4
         for (int k = 0; k < depth; ++k) {
             float x[2] = {shared_one(As + 4 * (k * PITCH_A + row_of(0))), shared_one(As + 4 * (k * PITCH_A + row_of(1)))};

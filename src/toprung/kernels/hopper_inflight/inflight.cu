@@ -23,6 +23,7 @@
 #include "../include/epilogue.cuh"
 #include "../include/truncation.cuh"
 #include "../include/group.cuh"
+#include "../include/chains.cuh"
 #include "shape.cuh"
 #include "pipeline.cuh"
 #include "copies.cuh"

@@ -15,6 +15,7 @@
 #include "../include/epilogue.cuh"
 #include "../include/truncation.cuh"
 #include "../include/group.cuh"
+#include "../include/chains.cuh"
 #include "../hopper_fp32x/terms.cuh"
 #include "../hopper_fp32x/rows.cuh"
 #include "claimed.cuh"

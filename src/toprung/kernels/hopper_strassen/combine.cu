@@ -9,10 +9,10 @@
 // not finite is computed again in plain fp32 from A and B as they were given, each such element alone; ``count`` grows by one
 // for each 16 x 32 with any.
 
-#define ROWS 16
-#define COLS 32
-#define DEPTH 32 // of K at a time where elements are computed again, added up by themselves: errors grow with DEPTH + K / DEPTH
-#define PRODUCTS 7
+#include "../include/chains.cuh"
+
+constexpr int ROWS = 16, COLS = 32, PRODUCTS = 7;
+constexpr int DEPTH = CHAIN; // of K at a time where elements are computed again: a chain each
 
 inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
 

@@ -10,6 +10,7 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
 from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES, ROWS
 from toprung.kernels.hopper_strassen.form import STRASSEN, Form
+from toprung.kernels.record import with_includes
 
 FOLDER = Path(__file__).parent
 ALONG = 16
@@ -42,5 +43,5 @@ def combine_source(form: Form = STRASSEN) -> Source:
 
 
 def _source(files: tuple[Path, ...], kernel: str, defines: Mapping[str, int], title: str = "") -> Source:
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in (*HEADERS, *files))
+    text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in (*HEADERS, *files))
     return Source(f"hopper_strassen/{kernel}", text, kernel, defines, "cuda", title=title or f"strassen_{kernel}")
