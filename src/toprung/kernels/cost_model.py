@@ -8,7 +8,6 @@ gets an answer of its own, a rougher one.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +61,7 @@ class Host:
     cublas: float = 14e-6
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class BlockModel:
     """Cycles of a block kernel.
 
@@ -162,12 +161,23 @@ def block_cycles(
     other their sums, and each writes its share. Nothing takes less than memory needs for the
     operands, and the L2 for what each block reads of them.
     """
-    bk, block = tile.BK or 1, tile.BM * tile.BN
+    bk, items = tile.BK or 1, tile.work_items
     iterations = math.ceil(math.ceil(desc.K / bk) / slices)
-    depth = iterations * bk
+    depth, block = iterations * bk, tile.BM * tile.BN
     groups = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * slices
-    items, each, idle, stores, each_result, ends, scattered = _of_tile(tile, efficiency, desc.trans, vc, regrouped, p)
-    waiting = iterations * idle
+    va, vb, vec = tile.VA or 1, tile.VB or 1, tile.VEC or 1
+    each = 1 / (efficiency * p.layouts.get(desc.trans, 1.0))
+    each += p.narrow["AT" if desc.trans_a else "A"] * (1 / va - 0.25) / tile.BN
+    each += p.narrow["BT" if desc.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
+    waiting = iterations * (p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
+    pieces = vec / min(vc, vec)
+    gaps = math.pow(pieces, p.exchanged) if regrouped else pieces
+    stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
+
+    each_result = p.result * math.pow(gaps, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
+    ends = 1 + p.short_row * 16 / tile.BN
+    each_result *= ends
+
     shares = slices if clustered else 1
     at_once = places(resident, shares, units)
 
@@ -184,7 +194,7 @@ def block_cycles(
     rest = next((n for n in range(math.ceil(left / units), resident) if places(n, shares, units) >= left), resident) if left else 0
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * ends * (scattered if slices == shares else 1.0)
+    written = made * p.written * ends * (math.pow(gaps, p.scattered_memory) if slices == shares else 1.0)
     memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
@@ -194,24 +204,6 @@ def block_cycles(
         rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
         total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
     return p.launch + total
-
-
-@functools.lru_cache(1 << 12)
-def _of_tile(
-    tile: Tile, efficiency: float, trans: str, vc: int, regrouped: bool, p: BlockModel
-) -> tuple[int, float, float, float, float, float, float]:  # fmt: skip
-    """Return what a block's cycles owe to its tile: each selection asks for a hundred of the same."""
-    bk, items, results = tile.BK or 1, tile.work_items, (tile.TM or 1) * (tile.TN or 1)
-    va, vb, vec = tile.VA or 1, tile.VB or 1, tile.VEC or 1
-    each = 1 / (efficiency * p.layouts.get(trans, 1.0))
-    each += p.narrow["AT" if trans[0] == "T" else "A"] * (1 / va - 0.25) / tile.BN
-    each += p.narrow["BT" if trans[1] == "T" else "B"] * (1 / vb - 0.25) / tile.BM
-    idle = p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items
-    pieces = vec / min(vc, vec)
-    gaps = math.pow(pieces, p.exchanged) if regrouped else pieces
-    ends = 1 + p.short_row * 16 / tile.BN
-    each_result = p.result * math.pow(gaps, p.scattered) * math.pow(results / 32, p.piece) * ends
-    return items, each, idle, results / vec * pieces, each_result, ends, math.pow(gaps, p.scattered_memory)
 
 
 def places(each: int, slices: int, units: int) -> float:
