@@ -21,6 +21,8 @@ import toprung
 from arrays import KINDS, LAYOUTS, graded, guarded, hold
 from toprung import errors, last_receipt
 from toprung.backends import adopt, session_for
+from toprung.backends.base import Session
+from toprung.blas import product
 from toprung.device import Device
 from toprung.execute import host, staging
 from toprung.gemm.lowering import Copy, Layout, Multiply, lower, tight
@@ -373,6 +375,13 @@ def test_overlap_is_exact(one: Any, offset: int, other: Any) -> None:
 
 def layout(*shape: int, fortran: bool = False) -> Layout:
     return Layout(shape, tight(shape, fortran), 4)
+
+
+def test_large_temporaries_are_given_back(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "KEPT", 0)
+    monkeypatch.setattr(type(session), "workspace", lambda *_: pytest.fail("the session would keep them"))
+    a, b = np.arange(60, dtype=np.float32).reshape(5, 12)[:, ::3], np.ones((4, 6), np.float32)
+    assert np.array_equal(toprung.matmul(a, b, own=True, device=session.device), a @ b)
 
 
 def test_only_what_no_kernel_can_address_is_copied() -> None:

@@ -34,6 +34,7 @@ from toprung.errors import NoDevice, ToprungError, Unsupported
 from toprung.execute import host, staging
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
+from toprung.execute.lane import KEPT
 from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
 from toprung.gemm.overlap import array_at, span
 from toprung.kernels.base import KernelFamily, PackedOperand
@@ -262,11 +263,13 @@ class InPlace(Call):
             if (low_a, high_a) != (low_b, high_b):
                 at_b = over_host(low_b, high_b - low_b) if high_b > low_b else None
             at_c = over_host(low_c, high_c - low_c)
+            nbytes = self.executable.lent_bytes
+            lent = session.allocate(nbytes) if nbytes > KEPT else None  # the session would keep it for ever
 
             try:
                 self.executable.run(
                     at_a and at_a.handle, (a - low_a) // 4, at_b and at_b.handle, (b - low_b) // 4, at_c.handle, (c - low_c) // 4,
-                    alpha, beta,
+                    alpha, beta, None, lent and lent.handle,
                 )  # fmt: skip
             finally:
                 session.in_sight(at_c)
