@@ -28,9 +28,8 @@ def run(program: str, library: str, log: Path, *arguments: object) -> None:
 @pytest.mark.parametrize("program", ["taken.py", "entered.py"])
 def test_products_are_started_as_the_plan_says(program: str, tmp_path: Path) -> None:
     (tmp_path / "log").touch()
-    loaded = native()
-    assert loaded is not None
-    run(program, loaded._name if program == "taken.py" else entry().__file__, tmp_path / "log", 20_000)
+    libraries = {"taken.py": lambda: native()._name, "entered.py": lambda: entry().__file__}
+    run(program, libraries[program](), tmp_path / "log", 20_000)
 
 
 @pytest.mark.slow
