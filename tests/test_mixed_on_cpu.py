@@ -150,6 +150,14 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
         inflight.are_computed_again(one, operand, 2, folder, SMALL)
 
 
+def test_rows_behind_a_half_are_never_read(folder: Folder) -> None:
+    """They are zeros of no scale in the block's memory: sums of B's small elements with them are in no doubt."""
+    one = Mixed.like(Product.of(9, 40, 64), "float16", "float32")
+    one.a[...] = one.b[...] = 1
+    one.b[:, :16, 3] = 1e-8
+    assert close(one.run(folder, SMALL), one) and not one.counted
+
+
 HOSTILE = [(name, types) for name in inflight.NAMES for types in (("bfloat16", "float32"), ("float32", "bfloat16"))]
 HOSTILE += [(name, types) for name in ("special", "zeros") for types in (("float16", "float32"), ("bfloat16", "float16"))]
 

@@ -53,15 +53,19 @@ __noinline__ void refuse(Doubts &in) {
         }
 }
 
-// The sums of a tile's 16 x BN, if rows or columns have small elements at all.
+// The sums of a tile's 16 x BN, if rows or columns have small elements at all; the first ``rows`` of them are C's. Nothing is in doubt in
+// the others: their operands lie behind A. Where A is scaled they are rows of zeros, which have lost nothing.
 template <class OperandsAt>
-inline void refuse_doubts(float (&sum)[BN / 2], const Known &known, uint statistics, uint spare, ulong *count, OperandsAt operands) {
+inline void refuse_doubts(float (&sum)[BN / 2], const Known &known, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
     float4 words = shared_four(statistics);
     uint some = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
     if (!some && (A_UNSCALED || !__any_sync(0xffffffffu, known.weight[0] + known.weight[1] > 0.0f))) return;
     Doubts doubts;
     doubts.rows[0] = known.row(0), doubts.rows[1] = known.row(1), doubts.statistics = statistics, doubts.spare = spare;
     doubts.count = count, operands(doubts, 0);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+        if (A_UNSCALED && row_of(h) >= rows) doubts.rows[h] = Line{};
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) doubts.sum[i] = sum[i];
     refuse(doubts);

@@ -103,7 +103,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](auto &to, int col) { set_row(to, now.a, now.lda, top), set_column(to, now.b, now.ldb, of.n + col), to.K = now.K; };
-        refuse_doubts(sum, known, ring.statistics(), spare, count, operands);
+        refuse_doubts(sum, known, now.M - top, ring.statistics(), spare, count, operands);
         float *c = now.c + (long long)top * now.ldc + of.n;
         Out out{c, now.ldc, now.M - top, now.N - of.n, 1.0f, beta_of(now), width_of(c, now.ldc), added_of(now, top, of.n)};
         Left left = {};

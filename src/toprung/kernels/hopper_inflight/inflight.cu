@@ -100,7 +100,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             to.K = depth(of.matrix);
             set_row(to, A + of.matrix * stride_a, lda, top), set_column(to, B + of.matrix * stride_b, ldb, of.n + col);
         };
-        if (chunks) refuse_doubts(sum, known, ring.statistics(), spare, count, operands);
+        if (chunks) refuse_doubts(sum, known, M - top, ring.statistics(), spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, of.n)};
         Left left = {};
