@@ -29,9 +29,10 @@ HOST := bandwidth banks bench cli explain faults first_use guidelines held keys 
   tune_runs tuned warm
 
 # PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, planted bugs, and tests of the host go without it
-test-slow: $(VENV)/ready-dev
+test-slow: $(VENV)/ready-dev $(TORCH)/ready
 	$(RUN) -m "slow and not drawn" tests
 	$(RUN) $(HOST:%=--without tests/test_%.py) --optimised -m "on_device and not slow and not drawn" -k "not planted and not another_legal_tile" tests
+	$(TORCH)/bin/python tests/run.py $(ALL) --preload torch --disable-warnings -m "slow and not drawn" tests/pytorch
 
 # PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU.
 # JAX's arrays, NumPy's bfloat16, and tensors in the tests of remembered calls are here, too

@@ -13,8 +13,8 @@ struct Doubts {
     ulong *count;
 };
 
-// Looks for such sums. A few are computed again at once; many become NaN, and those of a slice of K, for what is stored is the sum of
-// all slices.
+// Looks for such sums. A few are computed again at once. Many, or those of a slice of K, become NaN, and are computed again when the sums of
+// all slices are stored.
 __noinline__ void refuse(Doubts &in) {
     uint thread = threadIdx.x, refused[2] = {}, pieces = 0; // refused: of the row h bit x, of the thread's column x % 2 of eight columns x / 2
     const Line rows[2] = {in.rows[0], in.rows[1]};

@@ -9,7 +9,8 @@
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
 // lose bits in two terms; where they are noticed, sums in which that may be seen are found at a tile's end. Those elements of C, those that are
 // Inf or NaN, and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row
-// of A and its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
+// of A and its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements, by
+// one more if some are in doubt and others Inf or NaN, and in a cluster for each block that stores some of them.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // IN_PARTS: K is cut into ``batch`` parts of whole 32, of which the last may be shorter; each is a product with a C of its own, ``stride_a``
@@ -75,7 +76,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) split_tile(ring, chunks, tile + workers < tiles);
         }
-        if (SLICES > 1) { // as often as consumers do
+        if (SLICES > 1) { // as often as consumers do: a cluster has one tile, for which the host launches as many clusters as tiles
             cluster_sync();
             cluster_sync();
         }

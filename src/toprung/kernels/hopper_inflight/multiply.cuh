@@ -1,6 +1,8 @@
 // What consumer warpgroups do with a stage whose B the splitter has split: three products of terms from zero, promoted to fp32.
 //
 //      partial = lo.hi + hi.lo + hi.hi of 32 of K;  sum += partial * scale of the column * scale of the row
+//
+// A runs one stage ahead of B, from tile to tile too: its next rows are split while the Tensor Cores multiply.
 
 // A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,
 // others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
@@ -25,7 +27,7 @@ inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead,
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
-    // Behind the last stage of all there is nothing to wait for, and nobody writes: what is read then, of a stage long multiplied or
+    // After the last stage of all there is nothing to wait for, and nobody writes: what is read then, of a stage long multiplied or
     // never filled, is split for nothing.
     if (ahead.any()) at.wait_until_filled();
     RowsOfA rows;

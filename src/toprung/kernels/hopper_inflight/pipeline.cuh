@@ -1,6 +1,6 @@
 // The ring of stages that copies, the splitter and consumers share, and the order in which blocks walk over tiles of C.
 //
-// A stage has 32 of K of a tile, and is in one of these states, each the end of a phase of a barrier:
+// A stage holds 32 of K of a tile. These are the states of its B, each the end of a phase of a barrier; A is read from `filled` on:
 //
 //      free   -> filled    the copier's 128 threads have copied A and B into it (or the TMA has B's terms)
 //      filled -> split     the splitter's 4 warps have replaced B by two fp16 terms; not where B was split beforehand
@@ -20,7 +20,8 @@ struct Ring {
     inline uint scales() const { return first + RING_BYTES + stage * SCALE_BYTES; }
     inline uint spare(int warp) const { return first + RING_BYTES + STAGES * SCALE_BYTES + warp * SPARE_BYTES; }
     // A tile's column statistics are in the slot of the stage behind its last, by phase. The splitter is at most STAGES stages ahead of
-    // the slowest consumer, which has yet to free them, so a slot is written again 2 * STAGES stages later at the earliest, when all have read it.
+    // the slowest consumer, which has yet to free them, so a slot is written again 2 * STAGES stages later at the earliest, when all have read
+    // it: a consumer reads a tile's slot before it frees the next tile's first stage. STAGES slots would not do.
     inline uint statistics() const { return spare(4 * CONSUMERS) + STATISTICS_BYTES * (phase * STAGES + stage); }
     inline uint filled() const { return spare(4 * CONSUMERS) + STATISTICS_SLOTS * STATISTICS_BYTES + 8 * stage; }
     inline uint split() const { return filled() + 8 * STAGES; }
