@@ -35,6 +35,8 @@ PLACE = str(Path(toprung.__file__).parent)
 
 @pytest.fixture(autouse=True)
 def cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    overriding("Python", monkeypatch)
+    toprung.torch.disable()  # takes away what is there in C++
     overriding("C++", monkeypatch)
     yield
     toprung.torch.disable()
@@ -276,12 +278,17 @@ def test_many_products_hold_nothing() -> None:
     assert uses == [sys.getrefcount(t) for t in (A, B, out)] and toprung.torch.report().left == 110_000
 
 
-def test_disable_takes_every_override_away() -> None:
+def test_disable_takes_every_override_of_python_away_and_keeps_those_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     def overridden() -> list[str]:
         return [name for name in names if "toprung" in torch._C._dispatch_dump(f"aten::{name}")]
 
     there = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in OVERLOADS if there(f"aten::{name}", DEVICE.upper())]
+    toprung.torch.enable(**EVERY)
+    assert set(overridden()) == set(names)
+    toprung.torch.disable()
+    assert set(overridden()) == set(names) and frames(CALLS["mm"]) == []
+    overriding("Python", monkeypatch)
     toprung.torch.enable(**EVERY)
     assert set(overridden()) == set(names)
     toprung.torch.disable()

@@ -24,7 +24,7 @@ class _Overriding:
 
     def __init__(self, device_type: str) -> None:
         self._key = key = device_type.upper()
-        self._native = bridge.library()
+        self.native = bridge.library()
         keys = torch.DispatchKeySet(getattr(torch.DispatchKey, key))  # PyTorch's own kernels want one, and do not look at it
         self._library = torch.library.Library("aten", "IMPL")
         self._kernels = []
@@ -37,17 +37,17 @@ class _Overriding:
                     continue
                 original = functools.partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
                 which = [text.encode() for text in (f"aten::{base}", overload, key)]
-                if self._native is not None:
-                    self._native.toprung_keep(*which)
+                if self.native is not None:
+                    self.native.toprung_keep(*which)
                 self._library.impl(name, make(original, op), key)
-                if self._native is not None and not self._native.toprung_override(*which, make.__name__.encode(), ALL.index(op)):
+                if self.native is not None and not self.native.toprung_override(*which, make.__name__.encode(), ALL.index(op)):
                     bridge.refused.add(name)
                 self._kernels.append(torch.library.get_kernel(f"aten::{name}", key))
 
     def end(self) -> None:
         """Give PyTorch's own kernels their places back."""
-        if self._native is not None:
-            self._native.toprung_restore(self._key.encode())
+        if self.native is not None:
+            self.native.toprung_restore(self._key.encode())
         self._library._destroy()
         _ended.append((time.monotonic(), self._kernels))
         while time.monotonic() - _ended[0][0] > GRACE:
@@ -66,6 +66,9 @@ _ended: deque[tuple[float, list[Any]]] = deque()
 def _apply(active: Settings | None, there: list[Settings]) -> None:
     """Make active settings hold from now on; PyTorch's kernels are overridden as long as some settings may become active."""
     wanted = {kind for settings in there for kind in settings.device_types}
+    native = bridge.library()
+    for kind in [kind for kind, one in _overriding.items() if one.native is not native]:
+        _overriding.pop(kind).end()
     for kind in wanted - _overriding.keys():
         _overriding[kind] = _Overriding(kind)
     products.activate(None if active is None else products.products_of(active))
@@ -75,7 +78,9 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
         else:
             products.watching.__exit__(None, None, None)
             products.watching = None
-    for kind in _overriding.keys() - wanted:
+    # PyTorch reads its table of kernels while another thread writes it, and may call one kernel with another's state. So overrides
+    # in C++ stay for good: those that take nothing cost a hundred instructions.
+    for kind in _overriding.keys() - wanted if native is None else ():
         _overriding.pop(kind).end()
     caches.tag(active)
     if active is not None and "cpu" not in active.device_types:
