@@ -96,7 +96,7 @@ def of_torch(device, bursts):
         "bmm 8×256³": (lambda: torch.bmm(many, many), lambda: many.double() @ many.double()),
     }
     # own=True: the host's time does not depend on whether the device would gain. Taken first: until a kernel has been prepared
-    # nobody knows what that costs, and products that are left are looked up in Python
+    # its cost is not known, and products that are left are looked up in Python
     verdicts = {"taken": (True, 0), "too small": (False, 10**9), "looked up": (False, 0)}
     overrides = {"PyTorch": None, "Python": None, "C++": native}
 

@@ -46,11 +46,12 @@ def _programs(words: Sequence[str], root: Path) -> str:
         )  # fmt: skip
         lines.append(f"| {title}{busy} | {' | '.join(cells)} |")
     slower = sum(found < 1 for found in gains)
+    commits = ", ".join(dict.fromkeys(row.get("commit", e["commit"])[:12] for row in record["torch_models"]))
     text = (
         "Times as fast as PyTorch's fp32 in the same mode, eager first; errors: Frobenius norms over gradients or results, against "
         f"float64; busy: share of PyTorch's eager step in which the GPU works. {len(gains)} programs: geometric mean "
         f"{statistics.geometric_mean(gains):.2f}, {slower or 'none'} slower. {_samples(record)}: {device['short_name']}, PyTorch "
-        f"{e['packages']['torch']}, {e['date'][:10]}, commit {e['commit']}, `{word}`.  "
+        f"{e['packages']['torch']}, {e['date'][:10]}, commits {commits}, `{word}`.  "
     )
     return "\n".join([*lines, "", text])
 

@@ -70,7 +70,7 @@ class CountedProducts(Generic[E]):
     least : multiply-adds of the smallest product that is taken
     entries : by what decides a product: shapes, strides, alignments, devices
     small : calls with fewer operations than ``min_flops``
-    refused : calls that the other library's own ran because of what the program asked for, by the reason
+    refused : calls that the other library's own ran for what the program asked for, or as the first of their kind, by the reason
     past : entries that were retired, for their counts
 
     Parameters
@@ -172,7 +172,7 @@ class CountedReport(Generic[R]):
     ----------
     rows : kinds of products, the most frequent first
     small : calls with fewer operations than ``min_flops``
-    refused : calls that the other library's own ran because of what the program asked for, by the reason
+    refused : calls that the other library's own ran for what the program asked for, or as the first of their kind, by the reason
     idle : reason of this machine's why no product was taken; empty where one was
     """
 

@@ -1,12 +1,12 @@
 // From global memory into the ring: a stage of A, or of B, as the 128 threads of the copier fetch it.
 //
-// The layouts in shared memory, in which neither these copies nor the reads behind them meet in a bank:
+// The layouts in shared memory, in which neither these copies nor the reads after them have bank conflicts:
 //
 //      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of 16 bytes, exclusive or with row % 8]
 //      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % TURNS][LANES]
 //
 // fp16 and bf16 A: twice the exclusive or. Along K a B of them takes the first four pieces of even rows and the last four of odd ones.
-// With B split beforehand a thread reads words of K in order: of A's 16 of K the two eights change places in every second pair of rows,
+// With B split beforehand a thread reads words of K in order: the two eights of A's k-block of 16 change places in every second pair of rows,
 // and across K it is 8 (k / 2 % 4). A splitter warp overwrites columns of B that it alone reads: along K the column is in row
 // stored_row, across K in its own.
 

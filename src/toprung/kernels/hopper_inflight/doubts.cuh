@@ -54,7 +54,7 @@ __noinline__ void refuse(Doubts &in) {
 }
 
 // The sums of a tile's 16 x BN, if rows or columns have small elements at all; the first ``rows`` of them are C's. Nothing is in doubt in
-// the others: their operands lie behind A. Where A is scaled they are rows of zeros, which have lost nothing.
+// the others: their operands lie past A's end. Where A is scaled they are rows of zeros, which have lost nothing.
 template <class OperandsAt>
 inline void refuse_doubts(float (&sum)[BN / 2], const Known &known, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
     float4 words = shared_four(statistics);

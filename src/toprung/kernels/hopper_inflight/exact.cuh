@@ -12,7 +12,7 @@ constexpr int PITCH_A = 17, PITCH_B = 34;
 static_assert(CHAIN % DEPTH == 0, "a chain ends where a step does");
 static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B), "operands of a step, in the warp's memory");
 
-// Elements that are computed one after the other, at most: each takes a microsecond for 1,024 of K.
+// Elements that are computed one after the other, at most: each takes a microsecond for a K of 1,024.
 inline int few_of(int K) { return 8 + min(K / 32, 88); }
 
 // Operands of a part of C: its first row of A and column of B, elements from one line to the next (down), and along it (on).
@@ -55,7 +55,7 @@ float chains(const ElementA *x, long long on_a, const ElementB *y, long long on_
         int count = min((K - k0 + CHAIN - 1) / CHAIN, MOST), left = K - k0 - lane;
         const ElementA *one = x + (k0 + lane) * on_a;
         const ElementB *two = y + (k0 + lane) * on_b;
-        __syncwarp(); // nobody reads what was there before
+        __syncwarp(); // all lanes have read the elements of the step before
 #pragma unroll 4
         for (int i = 0; i < count; ++i, one += CHAIN * on_a, two += CHAIN * on_b) {
             bool there = CHAIN * i < left;
@@ -109,7 +109,7 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
 #pragma unroll 1
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
         next_chain(k0, sum, acc);
-        __syncwarp(); // nobody reads what was there before
+        __syncwarp(); // all lanes have read the elements of the step before
 #pragma unroll 4
         for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 16, r = on_a == 1 ? e / DEPTH : e % 16;
@@ -124,7 +124,7 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
         }
         copies_wait();
         __syncwarp();
-        int depth = min(DEPTH, K - k0); // what is behind K is not multiplied: 0 times Inf is a NaN
+        int depth = min(DEPTH, K - k0); // elements past K are not multiplied: 0 times Inf is a NaN
 #pragma unroll 4
         for (int k = 0; k < depth; ++k) {
             float x[2] = {shared_one(As + 4 * (k * PITCH_A + row_of(0))), shared_one(As + 4 * (k * PITCH_A + row_of(1)))};

@@ -113,6 +113,6 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             const Member again = group.of[member];
             set_row(to, again.a, again.lda, top), set_column(to, again.b, again.ldb, of.n + col), to.K = again.K;
         });
-        if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only
+        if (tile + workers >= tiles) bulk_wait(); // in the loop: after it the compiler would give consumers the launch's registers only
     }
 }

@@ -1,11 +1,11 @@
 // C = alpha*A*B + beta*C in fp32, row-major (A MxK, B KxN, C MxN), a batch of them, in one launch: A and B are split into two fp16
 // terms on their way to the Tensor Cores. A block owns 64*CONSUMERS x BN of C at a time, a consumer warpgroup 64 x BN; the ring
-// has 32 of K in a stage:
+// has a k-block of 32 in a stage:
 //
 //      copier warpgroup --> ring, fp32 --> splitter warpgroup: B's columns split in place, hi | lo, with a scale each --> Tensor Cores
 //                                     \--> consumer warpgroups: A's rows from shared memory into registers, split there --> (A in registers)
 //
-// The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
+// The one idea: a power of two for each row of A, each column of B and each k-block of 32 brings the largest to 2^14, and is taken back as
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
 // lose bits in two terms; where they are noticed, sums in which that may be seen are found at a tile's end. Those elements of C, those that are
 // Inf or NaN, and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row
@@ -108,7 +108,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
         if (SLICES > 1) store_cluster_sums(out, sum, left, ring.first, slice);
         else store_sums(out, sum, left, spare);
         store_left(out, left, count, spare, operands);
-        if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only
-        if (SLICES > 1) cluster_sync(); // nobody leaves while others may still read its shared memory
+        if (tile + workers >= tiles) bulk_wait(); // in the loop: after it the compiler would give consumers the launch's registers only
+        if (SLICES > 1) cluster_sync(); // a block may leave once no other reads its shared memory
     }
 }

@@ -1,13 +1,13 @@
 // What consumer warpgroups do with a stage whose B the splitter has split: three products of terms from zero, promoted to fp32.
 //
-//      partial = lo.hi + hi.lo + hi.hi of 32 of K;  sum += partial * scale of the column * scale of the row
+//      partial = lo.hi + hi.lo + hi.hi of a k-block of 32;  sum += partial * scale of the column * scale of the row
 //
 // A runs one stage ahead of B, from tile to tile too: its next rows are split while the Tensor Cores multiply.
 
 // A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,
 // others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
 inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead, Ring &at) {
-    ulong b = tile_at(at.b()); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    ulong b = tile_at(at.b()); // the next k-block of 16: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint free = at.free(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
     known.add(a);
@@ -27,13 +27,13 @@ inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead,
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
-    // After the last stage of all there is nothing to wait for, and nobody writes: what is read then, of a stage long multiplied or
+    // After the last stage of all there is nothing to wait for, and no copy is under way: what is read then, of a stage long multiplied or
     // never filled, is split for nothing.
     if (ahead.any()) at.wait_until_filled();
     RowsOfA rows;
     rows.fetch(at.a());
     if (A_SCALED_EARLY) rows.weigh();
-    if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded behind the wait: what Tensor Cores read is not made while they work
+    if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded after the wait: registers that Tensor Cores read are not written while they work
     wgmma_wait<0>();
     pin(partial);
     if (!A_SCALED_EARLY) rows.weigh();

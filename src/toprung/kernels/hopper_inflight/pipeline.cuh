@@ -1,6 +1,6 @@
 // The ring of stages that copies, the splitter and consumers share, and the order in which blocks walk over tiles of C.
 //
-// A stage holds 32 of K of a tile. These are the states of its B, each the end of a phase of a barrier; A is read from `filled` on:
+// A stage holds a tile's k-block of 32. Its B passes through these states; a barrier's phase ends each. A may be read once it is filled.
 //
 //      free   -> filled    the copier's 128 threads have copied A and B into it (or the TMA has B's terms)
 //      filled -> split     the splitter's 4 warps have replaced B by two fp16 terms; not where B was split beforehand
@@ -19,7 +19,7 @@ struct Ring {
     inline uint b() const { return a() + A_BYTES; }
     inline uint scales() const { return first + RING_BYTES + stage * SCALE_BYTES; }
     inline uint spare(int warp) const { return first + RING_BYTES + STAGES * SCALE_BYTES + warp * SPARE_BYTES; }
-    // A tile's column statistics are in the slot of the stage behind its last, by phase. The splitter is at most STAGES stages ahead of
+    // A tile's column statistics are in the slot of the stage after its last, by phase. The splitter is at most STAGES stages ahead of
     // the slowest consumer, which has yet to free them, so a slot is written again 2 * STAGES stages later at the earliest, when all have read
     // it: a consumer reads a tile's slot before it frees the next tile's first stage. STAGES slots would not do.
     inline uint statistics() const { return spare(4 * CONSUMERS) + STATISTICS_BYTES * (phase * STAGES + stage); }

@@ -1,5 +1,5 @@
 // From fp32 (fp16, bf16) to fp16 terms, x * scale = hi + lo, with a scale, a power of two, for each row of A, each column of B and each
-// 32 of K. It brings the largest |x| of the 32 into [2^TOP, 2^(TOP + 1)), and is taken back as partial sums are promoted to fp32.
+// k-block of 32. It brings the largest |x| of the 32 into [2^TOP, 2^(TOP + 1)), and is taken back as partial sums are promoted to fp32.
 //
 // Elements under 2^-SPREAD times the largest, small ones, have fewer bits in two terms than in fp32. Each side counts what they may lose
 // (Line); at a tile's end exact.cuh computes those sums again in which it may be seen. Only where four neighbours of a thread are small

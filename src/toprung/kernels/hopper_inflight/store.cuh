@@ -114,7 +114,7 @@ inline void store_sums(const Out &out, const float (&sum)[BN / 2], Left &left, u
 }
 
 // The sums of a cluster's blocks, each of a slice of K, added in their order: each block stores every SLICES-th of a thread's fragments. ``ring``,
-// shared memory in which the blocks leave their sums; nobody may read it for anything else any more. The cluster must meet once more before
+// shared memory in which the blocks leave their sums; all its stages have been read. The cluster must meet once more before
 // a block leaves: the others read its sums.
 inline void store_cluster_sums(const Out &out, const float (&sum)[BN / 2], Left &left, uint ring, int slice) {
     uint sums = ring + threadIdx.x / 128 * (64 * BN * 4) + threadIdx.x % 128 * 4;

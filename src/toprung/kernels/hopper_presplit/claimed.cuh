@@ -23,7 +23,7 @@ template <bool MAX> inline uint over_row(uint mine, int lanes, uint *shared) {
     mine = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) mine = MAX ? max(mine, shared[i]) : both(mine, shared[i]);
-    group_sync(); // nobody overwrites what others still read
+    group_sync(); // all threads have read what is overwritten next
     return mine;
 }
 

@@ -31,7 +31,7 @@ static_assert(B_IS_SPLIT && !IN_PARTS, "B has terms, and a tile all of K or a sl
 // A stage: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's.
 inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, Known &known, Ahead &ahead, Ring &at) {
     ahead.next();
-    ulong b = tile_at(at.b()); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    ulong b = tile_at(at.b()); // the next k-block of 16: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint free = at.free();
     float partial[BN / 2];
     pin(partial);
@@ -46,7 +46,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, Know
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
-    // Behind the last stage of all there is nothing to wait for, and nobody writes: what is read then, of a stage long multiplied or
+    // After the last stage of all there is nothing to wait for, and no copy is under way: what is read then, of a stage long multiplied or
     // never filled, is split for nothing.
     if (ahead.any()) at.wait_until_filled();
     RowsOfA rows;
@@ -183,7 +183,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
         store_left(out, left, count, spare, [&](auto &to, int col) {
             set_row(to, A + of.matrix * stride_a, lda, top), set_column(to, B + of.matrix * stride_b, ldb, of.n + col), to.K = K;
         });
-        if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only
-        if (SLICES > 1) cluster_sync(); // nobody leaves while others may still read its shared memory
+        if (tile + workers >= tiles) bulk_wait(); // in the loop: after it the compiler would give consumers the launch's registers only
+        if (SLICES > 1) cluster_sync(); // a block may leave once no other reads its shared memory
     }
 }
