@@ -572,7 +572,7 @@ PLANTS: Plants = (
     (test_small_elements_among_zeros_are_computed_again, ("NN", "b", 2), (("row_of(i / 2 % 2, owner)", "row_of(0, owner)"),)),
     # threads that do not wait for each other
     (test_small_elements_among_zeros_are_computed_again, ("NN", "a", 2), (("consumers_meet(); // the ring", "// the ring"),)),
-    (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (("__syncwarp(); // nobody reads", "// nobody reads"),)),
+    (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (("__syncwarp(); // all lanes", "// all lanes"),)),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
         ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
         ("copies_wait();\n        __syncwarp();", ""), ("if (ahead.any()) at.wait_until_filled();", ""),
