@@ -31,7 +31,7 @@ NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
 NEIGHBOURS, SPREAD, LEAST, UNITS = 4, 17, -102, 8
 """Small elements, below 2^-SPREAD of the largest of their chunk, are noticed where so many neighbours are 0 or small, not all 0;
 the largest counts as 2^LEAST at least. A sum that what they lose may change by more than UNITS in its last place is computed again.
-As ``kernels/hopper_inflight/split.cuh`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
+As ``kernels/hopper_fp32x/split.cuh`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
 ROW = 8
 """Elements of a chunk of A's row that a thread has: two fours, 16 of K apart."""
 

@@ -161,6 +161,9 @@ ALLOWED = {
     ),
     ("kernels/hopper_inflight_split_k/config.py", "hopper_inflight"),
     ("kernels/hopper_presplit/config.py", "hopper_inflight"),
+    # their kernels' texts are in its folder
+    ("kernels/hopper_inflight/config.py", "hopper_fp32x"),
+    ("kernels/hopper_presplit/config.py", "hopper_fp32x"),
     ("kernels/tiled_cluster/family.py", "tiled"),
     ("kernels/cublas_half/family.py", "cublas"),
     ("kernels/cublas_tf32/family.py", "cublas"),

@@ -31,6 +31,7 @@ SOURCES = sorted(p for p in Path(backends.__file__).parents[1].rglob("*") if p.s
         ("if (a) {\n  b;\n}", "if(a){b;}"),
         ("#define A 1 // one\nb", "#define A 1\nb"),
         ("#define A(x) \\\n  x + 1\nb", "#define A(x) x + 1\nb"),
+        ('#include "../a/b.cuh"\na', '#include "b.cuh"\na'),
         ('#line 7 "fp32x.cu"\na', "a"),
         ("# if A\nb\n#endif", "#if A\nb\n#endif\n"),
     ],

@@ -221,17 +221,23 @@ def other_rungs(commit: str) -> list[str]:
     return [name for name, source in new.items() if name not in old or instructions(old[name]) != instructions(source)]
 
 
+def places(package: Path, name: str) -> list[Path]:
+    """Return the kernel source that a result file names, or those of its name where it has moved."""
+    file = package / name
+    return [file] if file.exists() else sorted((package / "kernels").rglob(file.name))
+
+
 def relaid(root: Path = ROOT) -> dict[str, str]:
     """Return what ``LAYOUT`` keeps: a hash that a result file names, and whose text has the tokens of that file as it is today."""
     found: dict[str, str] = {}
     for path in sorted((root / "results").rglob("*.json")):
         for name, measured in json.loads(path.read_text())["environment"].get("kernels", {}).items():
-            file = root / "src" / "toprung" / name
-            if not file.exists() or blob(file.read_bytes()) == measured:
+            files = places(root / "src" / "toprung", name)
+            if not files or any(blob(file.read_bytes()) == measured for file in files):
                 continue
             with suppress(subprocess.CalledProcessError):  # what was never committed is not in the history
                 digest = source_digest([git(root, "cat-file", "blob", measured).decode()])
-                if digest == source_digest([file.read_text("utf-8")]):
+                if any(digest == source_digest([file.read_text("utf-8")]) for file in files):
                     found[measured] = digest
     return dict(sorted(found.items()))
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relabelled import LAYOUT
+from relabelled import LAYOUT, places
 from toprung.errors import BadRecord
 from toprung.kernels.tokens import source_digest
 from toprung.lab.harness.environment import PACKAGE, blob
@@ -26,8 +26,6 @@ MOST = 6
 
 def is_measured(path: Path, measured: str) -> bool:
     """Return True if a kernel source is the one with git's hash ``measured``, or differs from it in comments and layout alone."""
-    if not path.exists():
-        return False
     content = path.read_bytes()
     if blob(content) == measured:
         return True
@@ -43,11 +41,11 @@ def about_code(records: Mapping[str, Record], rung: str = "") -> str:
     changed: dict[str, None] = {}
     for record in records.values():
         for name, measured in record["environment"].get("kernels", {}).items():
-            path, file = PACKAGE / name, Path(name)
+            file = Path(name)
             of_ladder = "ladders" in file.parts and file.suffix != ".cuh" and file.name[0] == "r"
             if of_ladder and not file.name.startswith(rung):
                 continue
-            if not is_measured(path, measured):
+            if not any(is_measured(path, measured) for path in places(PACKAGE, name)):
                 changed[file.name.partition("_")[0] if of_ladder else f"`{file.name}`"] = None
     named = ", ".join(list(changed)[:MOST]) + f" and {len(changed) - MOST} more" * (len(changed) > MOST)
     said = f"Measured with kernels that have changed since: {named}." if changed else ""

@@ -41,7 +41,7 @@ def tokens(text: str) -> list[str]:
     -------
     Tokens in order. A preprocessor directive stands between two ``"\\n"``, because lines end directives and nothing else;
     ``#define F (x)``, an object, and ``#define F(x)``, a function, differ by a ``" "`` before the parenthesis. ``#line`` is left
-    out: it names files.
+    out, and so is the folder of an included file.
     """
     found: list[str] = []
     directive = False
@@ -57,6 +57,8 @@ def tokens(text: str) -> list[str]:
             directive = False
             found.append("\n")
         elif kind == "token":
+            if directive and word[0] == '"' and found[-1] == "include":
+                word = f'"{word.rpartition("/")[2].strip(chr(34))}"'
             if word == "(" and directive and spaced and found[-3:-1] == ["#", "define"]:
                 found.append(" ")
             found.append(word)

@@ -13,7 +13,7 @@ from toprung.kernels.base import FieldsConfig, parameter
 from toprung.kernels.hopper import ceil
 from toprung.kernels.record import with_includes
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "hopper_fp32x"
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536

@@ -18,7 +18,7 @@ from toprung.kernels.hopper_inflight.config import (
 )
 from toprung.kernels.record import with_includes
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "hopper_fp32x"
 PRESPLIT = 3
 """The kernel's number for a B of terms (``B_TYPE``)."""
 BLOCKS = {(2, 128): 5, (2, 64): 7}

@@ -12,7 +12,7 @@ from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES, ROWS
 from toprung.kernels.hopper_strassen.form import STRASSEN, Form
 from toprung.kernels.record import with_includes
 
-FOLDER = Path(__file__).parent
+FOLDER = FP32X
 ALONG = 16
 """Elements of a sum that a thread of the splitting pass holds where K runs along memory."""
 

@@ -14,4 +14,4 @@
 // each 32 of K stands in for what the splitting pass knew of whole rows.
 
 #undef BM // the shared source counts consumers
-#include "../../../kernels/hopper_inflight/inflight.cu"
+#include "../../../kernels/hopper_fp32x/inflight.cu"

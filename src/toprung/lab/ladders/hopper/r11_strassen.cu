@@ -9,7 +9,7 @@
 //   C11 = P0 + P3 - P4 + P6        C12 = P2 + P4
 //   C21 = P1 + P3                  C22 = P0 - P1 + P2 + P5
 //
-// A helper (kernels/hopper_strassen/sums.cu) forms sums of quarters where it splits them; the
+// A helper (kernels/hopper_fp32x/sums.cu) forms sums of quarters where it splits them; the
 // kernel is rung 7's, for a batch, and without its guard; a second kernel (combine.cu there) makes
 // all four quarters of C. Wants: SM 9.0; any sizes from K = 64 on.
 //
@@ -22,5 +22,5 @@
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "../../../kernels/hopper_strassen/unguarded.cuh"
+#include "../../../kernels/hopper_fp32x/unguarded.cuh"
 #include "../../../kernels/hopper_fp32x/fp32x.cu"

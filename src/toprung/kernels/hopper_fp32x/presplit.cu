@@ -1,5 +1,5 @@
-// C = alpha*A*B + beta*C in fp32, as hopper_inflight/inflight.cu computes it, with a B that was split beforehand, as
-// hopper_fp32x/split.cu leaves it: a scale for all of a column. The TMA fetches its terms, there is no splitter, and partial sums are promoted
+// C = alpha*A*B + beta*C in fp32, as inflight.cu computes it, with a B that was split beforehand, as
+// split.cu leaves it: a scale for all of a column. The TMA fetches its terms, there is no splitter, and partial sums are promoted
 // by the scale of the row alone, while the next stage of A is split:
 //
 //      copier warpgroup --> ring, A in fp32, B in terms --> consumer warpgroups: A split in registers, a stage ahead --> Tensor Cores
@@ -11,20 +11,20 @@
 #include "../include/hopper.cuh"
 #include "../include/hopper_rs.cuh"
 #include "../include/halves.cuh"
-#include "../hopper_inflight/instructions.cuh"
+#include "instructions.cuh"
 #include "../include/epilogue.cuh"
 #include "../include/truncation.cuh"
 #include "../include/group.cuh"
 #include "../include/chains.cuh"
-#include "../hopper_fp32x/terms.cuh"
-#include "../hopper_fp32x/rows.cuh"
+#include "terms.cuh"
+#include "rows.cuh"
 #include "claimed.cuh"
-#include "../hopper_inflight/shape.cuh"
-#include "../hopper_inflight/pipeline.cuh"
-#include "../hopper_inflight/copies.cuh"
-#include "../hopper_inflight/split.cuh"
-#include "../hopper_inflight/store.cuh"
-#include "../hopper_inflight/exact.cuh"
+#include "shape.cuh"
+#include "pipeline.cuh"
+#include "copies.cuh"
+#include "split.cuh"
+#include "store.cuh"
+#include "exact.cuh"
 
 static_assert(B_IS_SPLIT && !IN_PARTS, "B has terms, and a tile all of K or a slice of it");
 

@@ -1,5 +1,5 @@
 // Columns of B whose K runs along memory as two fp16 terms, split by the product's own launch before it multiplies, with the results
-// of hopper_fp32x/split.cu. The rows of B as it is stored are pieces that warpgroups claim:
+// of split.cu. The rows of B as it is stored are pieces that warpgroups claim:
 //
 //      claims[0]: pieces that were claimed | [1]: pieces whose terms are written | [2]: warpgroups that claim no more, and blocks
 //                                                                                       that have seen all written

@@ -14,7 +14,7 @@
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // IN_PARTS: K is cut into ``batch`` parts of whole 32, of which the last may be shorter; each is a product with a C of its own, ``stride_a``
-// and ``stride_b`` lead from part to part, and hopper_fp32x/reduce.cu adds the results up.
+// and ``stride_b`` lead from part to part, and reduce.cu adds the results up.
 // Wants: operands aligned to ALIGN_A and ALIGN_B words of 4 bytes, with leading dimensions and strides. alpha = 0: A and B are not read.
 
 #include "../include/hopper.cuh"
