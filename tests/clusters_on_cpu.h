@@ -4,7 +4,6 @@
 
 #define wait_for_previous prelude_waits // the prelude has its own of both
 #define let_next_start prelude_lets
-static void cluster_begin() { cluster_arrive(); }
 template <class V> static void put(const float *here, uint rank, V v) {
     memcpy(blocks[rank].memory + ((const char *)here - mine->memory), &v, sizeof v);
 }

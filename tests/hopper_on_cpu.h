@@ -245,6 +245,7 @@ static void __syncwarp() { warp_meets(), ++self->epoch; }
 static void group_sync() { lets_go(), mine->warpgroups[threadIdx.x / 128].arrive_and_wait(), ++self->epoch; }
 static void cluster_sync() { lets_go(), of_cluster.arrive_and_wait(), ++self->epoch; }
 static void cluster_arrive() { lets_go(), self->arrived = of_cluster.arrive(); }
+static void cluster_begin() { cluster_arrive(); }
 static void cluster_wait() { of_cluster.wait(self->arrived), ++self->epoch; }
 static void together(int) { group_sync(); }
 

@@ -33,7 +33,8 @@ from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
 from toprung.oracle.precision import precision as promise
 
 SHIM = Path(__file__).with_suffix(".h")
-GONE = ("together", "cluster_arrive", "send_remote")
+GONE = ("together", "send_remote", "pair_of", "from_half", "cluster_arrive", "cluster_begin", "cluster_wait",
+        "address_in", "put", "put", "put")  # fmt: skip
 """Functions that are instructions of a GPU, and stand in the header; each goes with what follows up to an empty line."""
 FENCES = re.compile(
     r"\b(__syncwarp|__threadfence|proxy_fence|global_proxy_fence|wgmma_fence|barrier_init_fence|consumers_meet)\(\);"

@@ -55,7 +55,7 @@ from toprung.kernels.hopper_sgemm.cost import (
     unfit,
 )
 from toprung.kernels.hopper_sgemm.launches import panels, workspace_bytes
-from toprung.kernels.record import kernel_source
+from toprung.kernels.record import kernel_source, with_includes
 from toprung.kernels.registry import family
 from toprung.lab.bounds.rank import turns
 from toprung.lab.routines.base import method
@@ -277,7 +277,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     folder = Folder(tmp_path_factory.mktemp("walk"))
     files = ("../include/epilogue.cuh", "ffma.cuh", "share.cuh")
-    text = '#line 1 "epilogue.cuh"\n' + "".join((FOLDER / name).read_text() for name in files) + WALK
+    text = with_includes("".join(f'#include "{name}"\n' for name in files), FOLDER) + WALK
     source = Source("walk", text, "walk", SgemmConfig(GROUP=3).defines(), "cuda")
 
     def pieces(call: GemmDesc, how: Schedule) -> list[list[tuple[int, int, int]]]:

@@ -23,7 +23,7 @@ from toprung.kernels.record import kernel_source
 from toprung.lab.rung import Rung, ladder
 from toprung.tile import Tile
 
-GONE = "lds", "sts", "pad", "peek", "consumers_meet"
+GONE = "lds", "pad", "sts", "consumers_meet", "peek"
 TINY = SgemmConfig(STAGES=2, GROUP=2)
 
 

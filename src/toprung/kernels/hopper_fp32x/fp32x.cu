@@ -17,6 +17,7 @@
 // written one by one, would each be half of the 32 bytes that memory takes at a time.
 
 #include "../include/chains.cuh"
+#include "meetings.cuh"
 
 #ifndef ODD_C
 #define ODD_C 0
@@ -61,7 +62,6 @@ inline void release(uint empty) {
     if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
-inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
 
 // what the threads of a warpgroup have, added up; ``shared``: four words of its own
 inline uint sum_of(uint mine, uint *shared, int group) {

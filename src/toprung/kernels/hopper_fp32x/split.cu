@@ -9,6 +9,9 @@
 // No block waits for another but for its maxima: where all met behind their stores as well, the pass took half as long again.
 // Wants: any sizes, strides and alignment; blocks_a a multiple of CLUSTER.
 
+#include "../include/cluster.cuh"
+#include "meetings.cuh"
+
 #define THREADS 512
 #define WARPS (THREADS / 32)
 #define PATCH 144 // bytes of a row of a warp's turned tile: 64 of hi, 64 of lo, and 16 against bank conflicts
@@ -127,16 +130,6 @@ template <bool MAX> inline uint gathered(uint mine, uint *shared) {
 }
 
 #if CLUSTER > 1
-// the two halves of a meeting of the cluster: the first orders nothing but barriers that were initialised, behind their fence
-inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-
-// a word into the same place of another block, whose barrier in the same place as ``bar`` counts its four bytes once it is there
-inline void send_remote(uint to, uint value, uint bar, uint rank) {
-    asm volatile("{\n.reg .b32 there, full;\nmapa.shared::cluster.u32 there, %0, %3;\nmapa.shared::cluster.u32 full, %2, %3;\n"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %1, [full];\n}" ::"r"(to), "r"(value), "r"(bar), "r"(rank) : "memory");
-}
-
 struct Mail { // what a block's others send it, 32 words each, and barriers that count the bytes
     uint maxima[CLUSTER][32], losses[CLUSTER][32];
     ulong full[2];
@@ -151,7 +144,7 @@ inline void mail_open(Mail &mail) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) barrier_expect(shared_address(mail.full + i), (CLUSTER - 1) * 32 * 4);
     }
-    cluster_arrive();
+    cluster_begin();
 }
 
 // a warp's words, one of each lane, to a block

@@ -62,19 +62,7 @@
 #define PAD 0 // instructions in front of the main loop: where in a line of the instruction cache it begins
 #endif
 
-#if IN_ORDER
-#define LDS "ld.volatile.shared.v4.f32" // which the compiler may not exchange, and so spreads
-#else
-#define LDS "ld.shared.v4.f32"
-#endif
-
-inline float4 lds(uint at) {
-    float4 v;
-    asm volatile(LDS " {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
-    return v;
-}
-
-inline void pad() { asm volatile("pmevent 0;"); } // an event for a profiler that nobody listens to
+#include "instructions.cuh"
 
 struct Ring { // where things lie in shared memory, and the stage that is next
 #if IN_ORDER

@@ -10,13 +10,6 @@
 // Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those leave their part
 // before they wait for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
 
-inline uint peek(const uint *flag) {
-    uint v;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
-    return v;
-}
-inline void poke(uint *flag, uint v) { asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(v) : "memory"); }
-
 struct Walk {
     int tiles_m, tiles_n, chunks, tiles, share, each, extra, at, end, whole;
     int m, n, first, stop, tile; // the piece
@@ -107,8 +100,6 @@ inline void store_rows(
     __syncwarp(); // the next tile's links come here
 }
 #endif
-
-inline void consumers_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); }
 
 // leaves the sums of the end of a tile for whoever began it
 inline void leave(const Sums &sums, float *parts, uint *flags, int share) {

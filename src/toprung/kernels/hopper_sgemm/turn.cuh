@@ -7,10 +7,6 @@
 // Rows 8 apart, because the rows of eight neighbouring threads are then neighbours: 16 bytes at a stride of 4 BK, which for BK = 12 meet
 // no bank twice. Rows of C are not where they would be: ``Sums::store`` knows. Wants BK = 12, and BM a multiple of 128.
 
-inline void sts(uint at, float x, float y, float z, float w) {
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
-}
-
 inline void turn(uint from, uint to, int warp) {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
