@@ -1,0 +1,350 @@
+"""Time steps that meet new shapes, with PyTorch's products taken and left, and the first ``toprung.matmul`` of a shape.
+
+    python benchmarks/fresh_shapes.py results/nvidia-h200/fresh-shapes.json [--device cuda:0]
+    python benchmarks/fresh_shapes.py OUT.json --device cpu --cases graphs,matmul --rounds 1 --seconds 0.5
+
+Each run is a process of its own, in turns: PyTorch alone, toprung without a compiled kernel (cold), and with those of the run
+before (warm). Step i of a case has the same shape in each run, and its time is compared with that of PyTorch alone. The first and
+the last result of a run are checked against float64's; a run that is wrong is a failure, and stands in no ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from toprung import backends
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from torch_models import WRONG, listed, options
+
+ARMS = ("PyTorch", "cold", "warm")
+
+LATE = 2.0
+"""Seconds after the first step from which on a cold program should run at full speed."""
+
+AT_HAND = {"cuda": 24, "opencl": 2}
+"""First shapes of ``matmul``, by backend, that no median counts: they load the kernels that the others take, too."""
+
+Made = tuple[nn.Module, Callable[[int], tuple[torch.Tensor, ...]], Iterator[int]]
+"""A network, its inputs by size, and the sizes of its steps, none of which comes twice unless the case says so."""
+
+
+class Product(nn.Module):
+    """A product of two matrices."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b
+
+
+class Decoder(nn.Module):
+    """A layer of a decoder that computes one token with the keys and values of all before it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.query, self.out = heads, nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        batch, width = x.shape
+        query = self.query(x).view(batch * self.heads, 1, width // self.heads)
+        weights = torch.softmax(query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5, -1)
+        x = x + self.out((weights @ values).view(batch, width))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Convolutions(nn.Module):
+    """Two graph convolutions: features times weights, then sums over the edges."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            y = layer(x)
+            x = F.relu(y.index_add(0, end, y[start]))
+        return x
+
+
+def _shuffled(low: int, high: int) -> Iterator[int]:
+    """Yield each size of a range once, in an order that is always the same, and then all over again."""
+    return itertools.cycle(random.Random(0).sample(range(low, high), high - low))
+
+
+def batch_sizes(small: bool) -> Made:
+    """Six linear layers, forward and backward, with a new batch size each step."""
+    width = 16 if small else 1024
+    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.ReLU())))
+    return net, lambda n: (torch.randn(n, width),), _shuffled(16, 64 if small else 4096)
+
+
+def sequence_lengths(small: bool) -> Made:
+    """A transformer's layer, forward and backward, four sequences of a new length each step."""
+    width = 16 if small else 768
+    net = nn.TransformerEncoderLayer(width, width // 8 if small else 12, 4 * width, dropout=0.0, batch_first=True)
+    return net, lambda n: (torch.randn(4, n, width),), _shuffled(16, 64 if small else 1024)
+
+
+def growing_cache(small: bool) -> Made:
+    """Generation by eight streams, each step with a key and a value more."""
+    width, heads, streams = (32, 4, 8) if small else (1024, 16, 8)
+
+    def inputs(n: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(streams, width), *(torch.randn(streams * heads, n, width // heads) for _ in range(2))
+
+    return Decoder(width, heads).requires_grad_(False), inputs, itertools.cycle(range(16 if small else 512, 8192))
+
+
+def graphs(small: bool) -> Made:
+    """Convolutions on a graph with a new number of nodes each step, forward and backward."""
+    width = 16 if small else 256
+
+    def inputs(n: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(n, width), torch.randint(n, (8 * n,)), torch.randint(n, (8 * n,))
+
+    return Convolutions(width), inputs, _shuffled(100, 500 if small else 20_000)
+
+
+def in_turn(small: bool) -> Made:
+    """Three hundred products of different sizes in turn, again and again."""
+    draw, most = random.Random(0), 64 if small else 2048
+    shapes = [[round(16 * (most / 16) ** draw.random()) for _ in range(3)] for _ in range(300)]
+    return (
+        Product(),
+        lambda n: (torch.randn(shapes[n][0], shapes[n][2]), torch.randn(*shapes[n][:0:-1])),
+        itertools.cycle(range(300)),
+    )
+
+
+CASES: dict[str, Callable[[bool], Made]] = {
+    "batch": batch_sizes, "sequence": sequence_lengths, "cache": growing_cache, "graphs": graphs, "in-turn": in_turn,
+}  # fmt: skip
+
+
+# one run
+
+
+def drawn(inputs: Callable[[int], tuple[torch.Tensor, ...]], size: int) -> tuple[torch.Tensor, ...]:
+    """Return the inputs of a step, the same ones in each run."""
+    torch.manual_seed(size)
+    return inputs(size)
+
+
+def outcome(net: nn.Module, given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Run a step, backward where the network learns; return its result and the gradients."""
+    made = net(*given)
+    weights = [p for p in net.parameters() if p.requires_grad]
+    return [made.detach(), *(torch.autograd.grad(made.sin().mean(), weights) if weights else ())]
+
+
+def error(net: nn.Module, given: tuple[torch.Tensor, ...]) -> float:
+    """Return a step's largest error against float64's, in norms of its tensors."""
+    exact = outcome(copy.deepcopy(net).double(), tuple(x.double() if x.is_floating_point() else x for x in given))
+    return max(((x - e).norm() / e.norm()).item() for x, e in zip(outcome(net, given), exact, strict=True))
+
+
+def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float) -> dict[str, Any]:
+    """Run a case for a time; return start and seconds of each step, and whether kernels were being prepared after it."""
+    import toprung.torch
+    from toprung.torch import products
+
+    finish = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    torch.manual_seed(0)
+    with torch.device(device):
+        net, inputs, sizes = CASES[case](small)
+        first = next(sizes)
+        given, size, found = drawn(inputs, first), first, []
+        if arm != "PyTorch":
+            toprung.torch.enable(**options(device, small))
+        finish()
+        began = time.perf_counter()
+        while not found or time.perf_counter() - began < seconds:
+            start = time.perf_counter()
+            outcome(net, given)
+            finish()
+            end = time.perf_counter()
+            preparing = products.now is not None and any(e.job and not e.job.done.is_set() for e in products.now.entries.every())
+            found.append((start - began, end - start, preparing))
+            size = next(sizes)
+            given = drawn(inputs, size)
+        said = toprung.torch.report() if arm != "PyTorch" else None
+        wrong = max(error(net, drawn(inputs, one)) for one in (first, size))
+        toprung.torch.disable()
+    return {"steps": found, "taken": said.taken if said else 0, "overrides": said.overrides if said else "", "error": wrong}
+
+
+def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[str, Any]]:
+    """Return seconds of the first and the second ``toprung.matmul`` of shapes: only M is new, or all sizes are."""
+    import numpy as np
+
+    import toprung
+
+    draw, rows, least, most = random.Random(0), [], 16, 128 if small else 2048
+    place = torch.device(device.id) if device.backend == "cuda" else torch.device("cpu")
+    finish = torch.cuda.synchronize if place.type == "cuda" else lambda: None
+    put = {"NumPy": np.asarray, "PyTorch": lambda x: torch.from_numpy(x).to(place)}
+    multiply = partial(toprung.matmul, own=True)
+    calls = {"NumPy": partial(multiply, device=device), "PyTorch": multiply}
+    for arrays, kind in itertools.product(calls, ("new M", "new sizes")):
+        taken, wrong, rng, began = [], 0.0, np.random.default_rng(0), time.perf_counter()
+        sizes = _shuffled(least, 2 * most)
+        while len(taken) <= AT_HAND[device.backend] or (time.perf_counter() - began < seconds and len(taken) < 300):
+            drawn_sizes = (round(least * (most / least) ** draw.random()) for _ in range(3))
+            m, n, k = (next(sizes), most // 2, most // 2) if kind == "new M" else drawn_sizes
+            host = [rng.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
+            a, b = map(put[arrays], host)
+            times = []
+            for _ in range(2):
+                finish()
+                start = time.perf_counter()
+                made = calls[arrays](a, b)
+                times.append(time.perf_counter() - start)
+            exact = host[0].astype(np.float64) @ host[1]
+            away = np.linalg.norm(np.asarray(made.cpu() if arrays == "PyTorch" else made) - exact) / np.linalg.norm(exact)
+            wrong = max(wrong, float(away))
+            taken.append(times)
+        rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": AT_HAND[device.backend], "error": wrong})
+    return rows
+
+
+def child(given: argparse.Namespace, device: backends.Device) -> None:
+    """Be one run: print what it measured."""
+    small = device.backend != "cuda"
+    place = torch.device("cpu" if small else device.id)
+    torch.set_num_threads(1)  # on a CPU a core is left for what prepares, as on a GPU's host
+    case, arm = given.run
+    found = firsts(device, small, given.seconds) if case == "matmul" else steps(case, arm, place, small, given.seconds)
+    print(json.dumps(found))
+
+
+# all runs
+
+
+def run(case: str, arm: str, given: argparse.Namespace, device: backends.Device, folder: str) -> Any:
+    """Return what a run in a process of its own measured."""
+    names = {name: f"{folder}/{name}" for name in ("TOPRUNG_CACHE", "TOPRUNG_DATA", "POCL_CACHE_DIR", "XDG_CACHE_HOME")}
+    command = [sys.executable, __file__, str(given.out), "--device", device.id, "--seconds", str(given.seconds), "--run", case, arm]
+    done = subprocess.run(command, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, Any]]:
+    """Return a case's rows, cold and warm: how many times as long as PyTorch's its steps took, each the median of the rounds.
+
+    ``first``: the first step. ``median``: of all others, ``preparing``: of those while kernels were prepared, ``late``: of those
+    ``LATE`` seconds after the first. ``worst``: the largest of a single step; ``worst_alone``: PyTorch's over its own in another
+    round. ``ready``: seconds after which nothing was prepared any more. ``second``: seconds of PyTorch's step.
+    """
+    rows = []
+    theirs = [[seconds for _, seconds, _ in one["PyTorch"]["steps"]] for one in rounds]
+    usual = [statistics.median(turns) for turns in zip(*theirs, strict=False)]
+    for arm in ARMS[1:]:
+        found: dict[str, list[float]] = {}
+        for one in rounds:
+            if one[arm]["error"] > WRONG["toprung"]:
+                failures.append(f"{case} {arm}: wrong by {one[arm]['error']:.1e}")
+                continue
+            pairs = list(zip(one[arm]["steps"], usual, strict=False))
+            ratios = [(start, seconds / alone, preparing) for (start, seconds, preparing), alone in pairs]
+            kinds = {
+                "first": [r for _, r, _ in ratios[:1]],
+                "median": [r for _, r, _ in ratios[1:]],
+                "preparing": [r for _, r, preparing in ratios[1:] if preparing],
+                "late": [r for start, r, _ in ratios[1:] if start > LATE],
+                "worst": [max((r for _, r, _ in ratios[1:]), default=1.0)],
+                "worst_alone": [max((a / b for a, b in list(zip(of, usual, strict=False))[1:]), default=1.0) for of in theirs],
+                "ready": [max((start + seconds for start, seconds, preparing in one[arm]["steps"] if preparing), default=0.0)],
+            }
+            for name, values in kinds.items():
+                if values:
+                    found.setdefault(name, []).append(statistics.median(values))
+        row = {name: statistics.median(values) for name, values in found.items()}
+        counts = {"steps": [len(one[arm]["steps"]) for one in rounds], "taken": [one[arm]["taken"] for one in rounds]}
+        counts["overrides"] = rounds[0][arm]["overrides"]
+        rows.append({"case": case, "kernels": arm, "step": statistics.median(usual), **counts, **row})
+    return rows
+
+
+def spread(rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, Any]]:
+    """Return rows of ``matmul``: microseconds of the process's first call, and of a shape's first over its second call."""
+    rows = []
+    for arm in ARMS[1:]:
+        for turns in zip(*(one[arm] for one in rounds), strict=True):
+            row = {"arrays": turns[0]["arrays"], "kind": turns[0]["kind"], "kernels": arm}
+            failures += [f"matmul {row}: wrong by {one['error']:.1e}" for one in turns if one["error"] > WRONG["toprung"]]
+            later = [pair for one in turns for pair in one["seconds"][one["loading"] :]]
+            more = [1e6 * (first - second) for first, second in later]
+            row["process_first"] = 1e6 * statistics.median(one["seconds"][0][0] for one in turns)
+            row["second"] = 1e6 * statistics.median(second for _, second in later)
+            row["shapes"], row["more"] = len(later), statistics.median(more)
+            row["more_low"], row["more_high"] = sorted(more)[len(more) // 10], sorted(more)[-1 - len(more) // 10]
+            rows.append(row)
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--cases", type=listed((*CASES, "matmul")), default=[*CASES, "matmul"])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a run, or of a kind of matmul")
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    device = backends.find("pocl" if given.device == "cpu" else given.device)
+    if given.run:
+        child(given, device)
+        return 0
+    rows, failures = {"steps": [], "matmul": []}, list[str]()
+    for case in given.cases:
+        rounds = []
+        for _ in range(given.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                rounds.append({arm: run(case, arm, given, device, folder) for arm in ARMS[case == "matmul" :]})
+        if case == "matmul":
+            rows["matmul"] = spread(rounds, failures)
+            for row in rows["matmul"]:
+                print(
+                    "{arrays:8}{kind:10}{kernels:5} first of the process {process_first:9.0f} µs, second of a shape ".format(**row),
+                    end="",
+                )
+                print("{second:6.0f}, first {more:6.0f} more ({more_low:.0f} … {more_high:.0f})".format(**row), flush=True)
+            continue
+        rows["steps"] += (added := compared(case, rounds, failures))
+        for row in added:
+            shown = [
+                f"{name} {row[name]:.2f}"
+                for name in ("first", "median", "preparing", "late", "worst", "worst_alone")
+                if name in row
+            ]
+            print(f"{case:9}{row['kernels']:5} {1e3 * row['step']:6.2f} ms, × PyTorch's: {', '.join(shown)};", end="")
+            print(f" ready after {row.get('ready', 0):.1f} s, {row['taken']} taken in {row['steps']} steps", flush=True)
+    words = f"--cases {','.join(given.cases)} --rounds {given.rounds} --seconds {given.seconds:g}"
+    what = f"python benchmarks/fresh_shapes.py results/{device.slug}/{given.out.name} {words}"
+    facts = environment(backends.session_for(device))
+    facts["packages"]["torch"] = torch.__version__
+    results.write(given.out, results.record(what, facts, [], failures, fresh_shapes=rows))
+    print(*failures, sep="\n")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
