@@ -11,7 +11,7 @@ import torch
 
 import toprung.torch
 from toprung import errors
-from toprung.torch import products
+from toprung.torch import bridge, products
 from toprung.torch.overloads import OVERLOADS
 from torch_device import DEVICE, EVERY, Eligible, left, overriding
 
@@ -218,6 +218,7 @@ def test_a_kernel_that_fails_leaves_the_product_to_pytorch(monkeypatch: pytest.M
         raise errors.LaunchError("it does not start")
 
     monkeypatch.setattr(entry.call, "start", fails)
+    products.now.collect(forget=True)  # so that it enters Python again
     agree(torch.mm(a, b), a.double() @ b.double(), 40)
     (row,) = toprung.torch.report().rows
     assert (row.taken, row.left, row.why) == (1, 1, "it does not start")
@@ -244,14 +245,15 @@ def test_products_that_differ_in_one_thing_are_not_taken_for_each_other(eligible
                 old = torch.full_like(out, NAN) if beta == 0 else drawn(12, 20, seed=4)
                 out.copy_(old)
                 agree(out.addmm_(a, b, beta=beta), oracle + (0 if beta == 0 else beta * old.double()), 36)
-    assert eligible.count == taken(), left()
+    launched = DEVICE == "cuda" and bridge.library() is not None  # in C++ from the second time on, which is not counted here
+    assert eligible.count == taken() or (launched and eligible.count < taken()), left()
 
 
 BASES = [drawn(30, 30, seed=i) for i in range(4)]
 LIES = {"shape": lambda t: t[:7, :8], "stride": lambda t: t[:16:2, :8], "alignment": lambda t: t[:8, 1:9]}
 
 
-def test_a_product_is_found_again_by_all_that_decides_it() -> None:
+def test_a_product_is_found_again_by_all_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that differ in one thing are two entries."""
     a, b, c, out = plain = [t[:8, :8] for t in BASES]
     calls: dict[str, Callable[[], Any]] = {
@@ -272,6 +274,7 @@ def test_a_product_is_found_again_by_all_that_decides_it() -> None:
     for differs in ("stride", "alignment"):
         calls[f"{differs} of the result"] = lambda lies=LIES[differs]: torch.mm(a, b, out=lies(BASES[3]))
         calls[f"{differs} of the result in place"] = lambda lies=LIES[differs]: lies(BASES[3]).addmm_(a, b)
+    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")  # on a GPU, too
     for own in (True, False):  # taken, then left
         with toprung.torch.use(**{**EVERY, "own": own}):
             for count, (name, call) in enumerate(calls.items(), 1):

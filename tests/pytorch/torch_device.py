@@ -44,6 +44,11 @@ def overriding(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "library", lambda: found)
 
 
+def said(stderr: str) -> str:
+    """Return what a program said, but for the line of which the binary under test, this process's alone, is no business."""
+    return "\n".join(line for line in stderr.splitlines() if "no C++ binary built" not in line)
+
+
 def left() -> str:
     """Return the rows of the report of products that PyTorch ran, as text."""
     return "\n".join(f"{r.op} {r.problem}: {r.why}" for r in toprung.torch.report().rows if r.left)
