@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -24,7 +23,7 @@ import pytest
 import once
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar, Struct
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
 from toprung.kernels.blocks import LONG_CHAIN
@@ -176,6 +175,7 @@ class Folder:
     """Return the path of what was built, and the session's stand-in, of so many SMs."""
 
     queue = 1
+    launches: ClassVar[int] = 0
 
     def __init__(self, path: Path, units: int = 5) -> None:
         self.path, self.device = path, dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=units)
@@ -210,18 +210,12 @@ class Folder:
             self._workspace = SimpleNamespace(buffer=self.allocate(nbytes), lock=threading.RLock())
         return self._workspace
 
-    def bound(self, launch: KernelLaunch) -> Bound:
-        """Return a launch whose arguments can be changed, as a session's."""
-        return Bound(self, launch)
-
     def launcher(self, plan: Plan) -> Any:
         """Return a function that runs a plan's launches, as a session's."""
-        for launch in plan.launches:
-            assert self.built(launch.kernel)[1] == len(launch.arguments)
 
         def run(
             a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            workspace: Any = None, addend: int = 0, packed: int = 0,
+            workspace: Any = None, addend: int = 0, packed: int = 0, operands: Any = None,
         ) -> None:  # fmt: skip
             scratch = workspace or (self.workspace(queue, plan.workspace_bytes).buffer.pointer if plan.workspace_bytes else 0)
             flags = self.flags(queue, plan.flags_bytes) if plan.flags_bytes else 0
@@ -229,12 +223,18 @@ class Folder:
             at = [a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, scratch, packed, flags]
             numbers = np.float32(alpha), np.float32(beta), np.float32(alpha != 0.0)
             for launch in plan.due(alpha, beta):
-                library, _ = self.built(launch.kernel)
-                start(library, launch.groups[0], launch.local[0], [self.argument(x, at, numbers) for x in launch.arguments])
+                self.start(launch, [self.argument(x, at, numbers, operands) for x in launch.arguments])
 
         return run
 
-    def argument(self, argument: Any, at: list[int], numbers: tuple[Any, ...]) -> Any:
+    def start(self, launch: KernelLaunch, values: list[Any]) -> None:
+        """Run a launch with its arguments, and count it."""
+        type(self).launches += 1
+        library, arguments = self.built(launch.kernel)
+        assert arguments == len(values)
+        start(library, launch.groups[0], launch.local[0], values)
+
+    def argument(self, argument: Any, at: list[int], numbers: tuple[Any, ...], operands: Any) -> Any:
         """Return what a launch passes for an argument of a plan."""
         match argument:
             case Handle():
@@ -247,6 +247,9 @@ class Folder:
                 return np.array([numbers[argument.number]])
             case Map():
                 return self.encoded(argument, at[argument.slot] + argument.plus)
+            case Struct():
+                argument.fill(words := argument.content.copy(), operands)
+                return words
             case np.generic():
                 return np.atleast_1d(argument)
         return np.array([argument.pointer], np.uint64)
@@ -261,26 +264,6 @@ class Folder:
             self._flags = self.allocate(max(nbytes, 1024))
             self._flags.array[:] = 0
         return int(self._flags.pointer)
-
-    def current(self) -> Any:
-        """Nothing to make current."""
-        return contextlib.nullcontext()
-
-
-class Bound:
-    """A launch with its arguments in ``kept``."""
-
-    count: ClassVar[int] = 0
-
-    def __init__(self, session: Folder, launch: KernelLaunch) -> None:
-        self.session, self.launch, self.kept = session, launch, [session.argument(x, [], ()) for x in launch.arguments]
-
-    def start(self, session: Folder, stream: int) -> None:
-        """Run it, and count it."""
-        Bound.count += 1
-        library, arguments = session.built(self.launch.kernel)
-        assert arguments == len(self.kept)
-        start(library, self.launch.groups[0], self.launch.local[0], self.kept)
 
 
 def counted(made: Launches) -> int:

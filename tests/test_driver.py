@@ -38,7 +38,7 @@ FAULTS = [  # beginning of the name of the case that finds it; file, text, what 
     ("hopper_inflight:", LAUNCHER, "at.append(base + 8 * len(self.places))", "at.append(base)"),
     ("hopper_inflight:", LAUNCHER, "at.append(memory.ctypes.data)", "at.insert(5, memory.ctypes.data)"),
     ("current streams", LAUNCHER, "if stream != self.stream:", "if self.stream == -1:"),
-    ("groups", "kernels/group.py", "launch.kept[-1][...] = ", "launch.kept[-1].copy()[...] = "),
+    ("groups", LAUNCHER, "struct_.fill(words, operands)", "struct_.fill(words.copy(), operands)"),
     ("operands that are", EXECUTABLE, "nbytes += whole(4 * elements)", "nbytes += whole(elements)"),
     ("operands that are", EXECUTABLE, "BETA if step.beta else np.float32(1.0)", "BETA"),
     ("broadcast", EXECUTABLE, "slot, first + offset", "slot, first"),

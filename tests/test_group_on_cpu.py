@@ -28,7 +28,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
-from toprung.kernels.base import Member
+from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_inflight import cost, family, group
 from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(packed, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
     monkeypatch.setattr(group, "group_config", lambda *what: SMALL)
-    hopper_on_cpu.Bound.count = 0
+    Folder.launches = 0
     return Folder(tmp_path_factory.getbasetemp(), units=2)
 
 
@@ -94,11 +94,11 @@ class Group:
         inside = stored[:, :, :cols]
         return stored, inside.transpose(0, 2, 1) if turned else inside
 
-    def run(self, folder: Folder) -> group.InflightGroup:
+    def run(self, folder: Folder) -> GroupLaunches:
         session: Any = folder
         made = FAMILY.grouped(session, self.members)
         made.start(None, np.array(self.addresses).T)
-        return made  # type: ignore[return-value]
+        return made
 
     def check(self) -> None:
         for a, b, c, d in zip(self.a, self.b, self.c, self.d, strict=True):
@@ -115,16 +115,15 @@ class Group:
             assert np.isnan(whole[:8]).all() and np.isnan(whole[-8:]).all(), "written outside"
 
 
-def counted(made: group.InflightGroup) -> int:
-    at = [kernel.counter.buffer.pointer for kernel, *_ in made._launches]  # type: ignore[attr-defined]
-    return sum(int((ctypes.c_uint64 * 1).from_address(x)[0]) for x in dict.fromkeys(at))
+def counted(made: GroupLaunches) -> int:
+    return sum(int((ctypes.c_uint64 * 1).from_address(counter.buffer.pointer)[0]) for counter in made.plan.kept)
 
 
 def test_unequal_shapes_in_one_launch(folder: Folder) -> None:
     several = Group(SHAPES)
     made = several.run(folder)
     several.check()
-    assert (hopper_on_cpu.Bound.count, made.launches, counted(made)) == (1, 1, 0)
+    assert (Folder.launches, made.launches, counted(made)) == (1, 1, 0)
     again = Group(SHAPES[::-1])  # the same kernel, its parameters written anew
     again.run(folder)
     again.check()
@@ -200,12 +199,12 @@ def test_a_call_is_one_launch_with_one_receipt() -> None:
         assert made is z
         np.testing.assert_allclose(z, exact, rtol=1e-5, atol=1e-5)
     left = toprung.last_receipt()
-    assert left is not None and hopper_on_cpu.Bound.count == left.launches == 1
+    assert left is not None and Folder.launches == left.launches == 1
     assert (left.precision, left.kernels, left.own) == ("fp32x", (f"hopper_inflight {SMALL}",), True)
     assert left.why == "3 products in 1 launch" and left.problem == "3 products, 3×64 · 64×5 to 33×80 · 80×40"
     with pytest.raises(errors.Overlap, match="out"):
         toprung.matmul_grouped(a[1:], b[1:], [c[1], a[1][:33, :40]])
-    assert hopper_on_cpu.Bound.count == 1
+    assert Folder.launches == 1
 
 
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Any]:
@@ -233,31 +232,26 @@ def test_a_group_like_an_earlier_one_is_not_looked_at_again(into: bool, monkeypa
         assert left is not None and (left.launches, left.why) == (1, "3 products in 1 launch")
 
 
-class Computed(hopper_on_cpu.Bound):
-    """A launch by NumPy, from the parameters of the kernel: nothing is compiled."""
-
-    def __init__(self, session: Any, launch: Any) -> None:
-        super().__init__(session, launch)
-        (_, self.trans_a, self.trans_b, *self.align), self.macros = launch.kernel
-
-    def start(self, session: Any, stream: int) -> None:
-        hopper_on_cpu.Bound.count += 1
-        (group,) = self.kept[-1]
-        for of in group["of"][: group["count"]]:
-            m, n, k, lda, ldb, ldc = (int(of[name]) for name in ("M", "N", "K", "lda", "ldb", "ldc"))
-            a = array_at(int(of["a"]), (m, k), (1, lda) if self.trans_a else (lda, 1), None, False)
-            b = array_at(int(of["b"]), (k, n), (1, ldb) if self.trans_b else (ldb, 1), None, False)
-            assert not any(at % 16 and at % (4 * n) for at, n in zip((int(of["a"]), int(of["b"])), self.align, strict=True))
-            exact = np.float64(a) @ b
-            if "d" in of.dtype.names and of["d"]:
-                exact += array_at(int(of["d"]), (m, n), (int(of["down"]), int(of["on"])), None, False)
-            activation = next((name for name, value in ACTIVATIONS.items() if value == self.macros.get("ACTIVATION")), "")
-            array_at(int(of["c"]), (m, n), (ldc, 1), None, True)[...] = finished(exact, activation)
+def computed(session: Any, launch: Any, values: list[Any]) -> None:
+    """Compute a launch by NumPy, from the parameters of the kernel: nothing is compiled."""
+    type(session).launches += 1
+    (_, trans_a, trans_b, *align), macros = launch.kernel
+    (group,) = values[-1].view(packed.group_type(macros["GROUPED"], "EPILOGUE" in macros))
+    for of in group["of"][: group["count"]]:
+        m, n, k, lda, ldb, ldc = (int(of[name]) for name in ("M", "N", "K", "lda", "ldb", "ldc"))
+        a = array_at(int(of["a"]), (m, k), (1, lda) if trans_a else (lda, 1), None, False)
+        b = array_at(int(of["b"]), (k, n), (1, ldb) if trans_b else (ldb, 1), None, False)
+        assert not any(at % 16 and at % (4 * n) for at, n in zip((int(of["a"]), int(of["b"])), align, strict=True))
+        exact = np.float64(a) @ b
+        if "d" in of.dtype.names and of["d"]:
+            exact += array_at(int(of["d"]), (m, n), (int(of["down"]), int(of["on"])), None, False)
+        activation = next((name for name, value in ACTIVATIONS.items() if value == macros.get("ACTIVATION")), "")
+        array_at(int(of["c"]), (m, n), (ldc, 1), None, True)[...] = finished(exact, activation)
 
 
 @pytest.fixture
 def by_numpy(device: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(device), "bound", lambda session, launch: Computed(session, launch))
+    monkeypatch.setattr(type(device), "start", computed)
     monkeypatch.setattr(group, "product_source", lambda *what, **macros: (what, macros))
 
 
@@ -323,7 +317,7 @@ def test_overlaps_are_refused_again() -> None:
     good = [np.empty((30, 70), np.float32), np.empty((40, 70), np.float32)]
     for _ in range(3):
         toprung.matmul_grouped(a, b, good)
-    before = hopper_on_cpu.Bound.count
+    before = Folder.launches
     bad = ([whole[20:50], good[1]], [good[0], whole[:40]], [good[0], whole[69:109]], [whole[100:130], whole[120:160]])
     for out in bad:
         with pytest.raises(errors.Overlap, match="out"):
@@ -332,9 +326,9 @@ def test_overlaps_are_refused_again() -> None:
     locked.flags.writeable = False
     with pytest.raises(errors.BadShape, match=r"pair 1: .*read-only"):
         toprung.matmul_grouped(a, b, [good[0], locked])
-    assert hopper_on_cpu.Bound.count == before
+    assert Folder.launches == before
     toprung.matmul_grouped(a, b, [whole[70:100], whole[100:140]])
-    assert hopper_on_cpu.Bound.count == before + 1
+    assert Folder.launches == before + 1
     columns = drawn(3, (40, 140))[0]  # they lie between each other, and share nothing
     toprung.matmul_grouped(a, b, [columns[:30, :70], columns[:, 70:]])
     np.testing.assert_allclose(columns[:, 70:], np.float64(a[1]) @ b[1], rtol=1e-4, atol=1e-5)
@@ -381,7 +375,7 @@ def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, con
 def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "has_large_parameters", lambda: False)
     several = Group([(5 + i % 7, 9, 64 + i) for i in range(40)], batch=2)
-    assert several.run(folder).launches == hopper_on_cpu.Bound.count == 2, "80 products, and 64 to a launch"
+    assert several.run(folder).launches == Folder.launches == 2, "80 products, and 64 to a launch"
     several.check()
 
 

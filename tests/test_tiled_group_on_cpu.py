@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(packed, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
     monkeypatch.setattr(family, "group_block", lambda *what: SMALL)
-    hopper_on_cpu.Bound.count = 0
+    Folder.launches = 0
     return Folder(tmp_path_factory.getbasetemp(), units=2)
 
 
@@ -80,7 +80,7 @@ def test_unequal_shapes_in_one_launch(folder: Folder) -> None:
     several = Group(SHAPES)
     made = several.run(folder)
     several.check()
-    assert (hopper_on_cpu.Bound.count, made.launches, made.counters, made.kernels) == (1, 1, (), (f"tiled_group {SMALL}",))
+    assert (Folder.launches, made.launches, made.counters, made.kernels) == (1, 1, (), (f"tiled_group {SMALL}",))
     again = Group(SHAPES[::-1])  # the same kernel, its parameters written anew
     again.run(folder)
     again.check()
@@ -163,7 +163,7 @@ def test_long_sums_are_added_up_in_short_chains(folder: Folder) -> None:
 def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "has_large_parameters", lambda: False)
     several = Group([(5 + i % 7, 9, 1 + i) for i in range(40)], batch=2)
-    assert several.run(folder).launches == hopper_on_cpu.Bound.count == 2, "80 products, and 64 to a launch"
+    assert several.run(folder).launches == Folder.launches == 2, "80 products, and 64 to a launch"
     several.check()
 
 
@@ -193,7 +193,7 @@ def test_a_call_is_one_launch_with_one_receipt(device: Folder) -> None:
     b = [*drawn(4, (64, 5), (70, 7), (80, 40), (80, 1), (9, 3), (1, 8))]
     bias = [None, *drawn(5, (7,), (40,), (33, 1)), None, *drawn(6, (8,))]
     for precision in ("fp32", "auto") if device.device.arch == "sm_80" else ("fp32",):
-        hopper_on_cpu.Bound.count = 0
+        Folder.launches = 0
         for _ in range(2):
             c = [np.full(np.matmul(x, y).shape, np.nan, np.float32) for x, y in zip(a, b, strict=True)]
             found = toprung.matmul_grouped(a, b, c, bias=bias, activation="relu", precision=precision)
@@ -204,7 +204,7 @@ def test_a_call_is_one_launch_with_one_receipt(device: Folder) -> None:
             assert left is not None and left.launches == 1
             assert (left.precision, left.kernels, left.own) == ("fp32", (f"tiled_group {SMALL}",), True)
             assert left.why == "6 products in 1 launch" and left.escalated == 0
-        assert hopper_on_cpu.Bound.count == 2
+        assert Folder.launches == 2
 
 
 def test_pairs_of_transposes_are_a_launch_each(device: Folder) -> None:
@@ -214,7 +214,7 @@ def test_pairs_of_transposes_are_a_launch_each(device: Folder) -> None:
     for x, y, z in zip(a, b, c, strict=True):
         np.testing.assert_allclose(z, np.float64(x) @ y, rtol=1e-5, atol=1e-5)
     left = toprung.last_receipt()
-    assert left is not None and left.launches == hopper_on_cpu.Bound.count == 2
+    assert left is not None and left.launches == Folder.launches == 2
 
 
 # who is taken

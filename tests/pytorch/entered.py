@@ -233,8 +233,8 @@ def a_forked_child_starts_afresh() -> None:
 
 def a_launcher_takes_what_pythons_takes() -> None:
     def launcher(made: Made, needs: bool = False) -> Any:
-        bound = struct.pack("=5Q", made.handle, 5, 4, 2, needs)
-        return ENTRY.launcher((bound, made.prepare, lambda *given: asked.append(given), asked.append))
+        bound = struct.pack("=4Q", made.handle, 5, 4, 2)
+        return ENTRY.launcher((bound, made.prepare, (lambda *given: asked.append(given)) if needs else None, asked.append))
 
     asked, made = list[Any](), Made()
     log()
@@ -244,7 +244,7 @@ def a_launcher_takes_what_pythons_takes() -> None:
         (line,) = log()
         assert line.endswith(" | 1008 | 1ffa | 3010 | 4000 | 9000 | 40000000 | 7f800000") and f" {named.get('queue', 5)} |" in line
     launcher(made, needs=True)(*places, 1.0, 0.0, packed=9)
-    assert asked.pop() == (*places, 1.0, 0.0, None, None, 9) and log() == []
+    assert asked.pop() == (*places, 1.0, 0.0, None, None, 9, None) and log() == []
     for threads, status in (((2048,), 1), ((32, 2048), native_plan.UNFINISHED)):
         launcher(Made(threads=threads))(*places, 1.0, 0.0)
         assert asked.pop() == status and "REFUSED" in log()[-1]
@@ -253,7 +253,8 @@ def a_launcher_takes_what_pythons_takes() -> None:
         ((*places, 1, 0), {"b": 3}),
         ((*places, 1, 0), {"other": 3}),
         ((*places, "x", 0), {}),
-        ((*range(14),), {}),
+        ((*range(15),), {}),
+        ((*places, 1, 0), {"operands": 3}),
     ):
         try:
             launcher(made)(*given, **named)

@@ -32,9 +32,9 @@ from toprung.backends.base import (
     Source,
     Workspace,
 )
-from toprung.backends.launcher import Bound, checked, described, in_memory, status_text
+from toprung.backends.launcher import checked, described, in_memory, status_text
 from toprung.backends.native_plan import launcher
-from toprung.backends.plan import KernelLaunch, Map, Plan, Run
+from toprung.backends.plan import Map, Plan, Run
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadArgument, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
 from toprung.forks import in_child, renewed
@@ -483,10 +483,6 @@ class CUDASession:
     def launcher(self, plan: Plan) -> Run:
         self._alive()
         return launcher(self, plan)
-
-    def bound(self, launch: KernelLaunch) -> Any:
-        """Return one launch with room for its arguments, see ``toprung.backends.launcher``."""
-        return Bound(self, launch)
 
     def encoded(self, of: Map, address: int) -> NDArray[np.uint8]:
         """Return the bytes of a tensor map of the matrix at an address.

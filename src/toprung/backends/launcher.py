@@ -25,6 +25,7 @@ from toprung.backends.plan import (
     Plan,
     Run,
     Scalar,
+    Struct,
     is_due,
     whole,
 )
@@ -97,6 +98,7 @@ class Bound:
     places : slot and bytes behind its address, of each address in ``raw``
     numbers : scalars behind them, by their place among α, β, and 1 if α is not 0
     maps : slot, offset, current address, memory and encoder of each tensor map
+    structs : arguments that have the addresses of a group, with their memory
     """
 
     def __init__(self, session: Any, launch: KernelLaunch) -> None:
@@ -109,6 +111,7 @@ class Bound:
         self.places: list[tuple[int, int]] = []
         self.numbers: list[int] = []
         self.maps: list[list[Any]] = []
+        self.structs: list[tuple[Struct, NDArray[np.int64]]] = []
         addresses = [x for x in launch.arguments if isinstance(x, Handle | Address)]
         scalars = [x for x in launch.arguments if isinstance(x, Scalar)]
         self.raw = bytearray(8 * (len(addresses) + len(scalars)))
@@ -127,6 +130,9 @@ class Bound:
                     memory = in_memory(np.void(bytes(128)))
                     encode = functools.lru_cache(KEPT_MAPS)(functools.partial(session.encoded, argument))
                     self.maps.append([argument.slot, argument.plus, None, memory, encode])
+                elif isinstance(argument, Struct):
+                    memory = argument.content.copy()
+                    self.structs.append((argument, memory))
                 else:
                     memory = in_memory(np.int64(argument.plus) if isinstance(argument, First) else argument)
                 self.kept.append(memory)
@@ -134,8 +140,8 @@ class Bound:
         self.addresses = np.array(at, np.uint64)
         self.at = int(self.addresses.ctypes.data)
 
-    def fill(self, at: Sequence[int], numbers: Sequence[float]) -> None:
-        """Write the arguments of a run; ``at`` has the addresses of all slots."""
+    def fill(self, at: Sequence[int], numbers: Sequence[float], operands: Any = None) -> None:
+        """Write the arguments of a run; ``at`` has the addresses of all slots, ``operands`` those of a group."""
         values = [at[slot] + plus for slot, plus in self.places]
         try:
             self.pack(self.raw, 0, *values, *[numbers[i] for i in self.numbers])
@@ -147,6 +153,8 @@ class Bound:
             if (address := at[slot] + plus) != before:
                 memory[:] = encode(address)
                 one[2] = address
+        for struct_, words in self.structs:
+            struct_.fill(words, operands)
 
     def start(self, session: Any, stream: int) -> None:
         """Put the launch into a stream of the context that is current."""
@@ -166,7 +174,7 @@ class BoundLibrary:
         self.run, self.when, self.values = launch.kernel.make(), launch.when, list[Any]()
         self.places = [(x.slot, x.plus) for x in launch.arguments if isinstance(x, Address)]
 
-    def fill(self, at: Sequence[int], numbers: Sequence[float]) -> None:
+    def fill(self, at: Sequence[int], numbers: Sequence[float], operands: Any = None) -> None:
         """Keep the arguments of a run."""
         self.values = [*(word for slot, plus in self.places for word in (at[slot] + plus, 0)), *numbers[:2]]
 
@@ -190,7 +198,7 @@ def launcher(session: Any, plan: Plan) -> Run:
     own, current, enter = int(session.queue), driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
     size_a, size_b = plan.sizes
 
-    def launch(some: Sequence[Bound | BoundLibrary], at: list[int], alpha: float, beta: float, stream: int) -> None:
+    def launch(some: Sequence[Bound | BoundLibrary], at: list[int], alpha: float, beta: float, stream: int, operands: Any) -> None:
         numbers = alpha, beta, 1.0 if alpha else 0.0
         before = current()[1]
         away = int(before) != number
@@ -200,7 +208,7 @@ def launcher(session: Any, plan: Plan) -> Run:
         try:
             for one in some:
                 if is_due(one.when, alpha, beta):
-                    one.fill(at, numbers)
+                    one.fill(at, numbers, operands)
                     one.start(session, stream)
                     begun = True
         except LaunchError as error:
@@ -213,7 +221,7 @@ def launcher(session: Any, plan: Plan) -> Run:
 
     def run(
         a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: int | None = None, addend: int = 0, packed: int = 0,
+        workspace: int | None = None, addend: int = 0, packed: int = 0, operands: Any = None,
     ) -> None:  # fmt: skip
         stream = own if queue is None else int(queue)
         at = [a + size_a * offset_a, b + size_b * offset_b, c + 4 * offset_c, addend, workspace or 0, packed, 0]
@@ -222,14 +230,14 @@ def launcher(session: Any, plan: Plan) -> Run:
             work = session.workspace(queue, plan.workspace_bytes)
             with work.lock:  # another product's launches must not come between these
                 at[WORKSPACE], at[FLAGS] = int(work.buffer.handle), flags(stream)
-                launch(some, at, alpha, beta, stream)
+                launch(some, at, alpha, beta, stream, operands)
             return
         if plan.flags_bytes and workspace is not None and session.capturing(queue):
             at[FLAGS] = workspace + whole(plan.workspace_bytes)  # a graph has flags of its own: it may run beside the stream
             session.zero(at[FLAGS], plan.flags_bytes // 4, stream)
         else:
             at[FLAGS] = flags(stream)
-        launch(some, at, alpha, beta, stream)
+        launch(some, at, alpha, beta, stream, operands)
 
     def flags(stream: int) -> int:
         return session.flags(stream, plan.flags_bytes) if plan.flags_bytes else 0

@@ -8,7 +8,8 @@ import struct
 import sysconfig
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -20,7 +21,7 @@ from toprung.backends import cxx
 from toprung.backends.base import Buffer
 from toprung.backends.launcher import checked, described, status_text
 from toprung.backends.launcher import launcher as in_python
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Run, Scalar
+from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Run, Scalar, Struct
 from toprung.errors import LaunchError, MissingExtra, Unfinished
 
 SOURCE = Path(__file__).parents[1] / "native" / "launch.cpp"
@@ -111,8 +112,8 @@ class NativePlan:
 
     def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
         self.library, self.session, self.plan = library, session, plan
-        words = np.array(list(words_of(session, plan)), np.uint64)
-        self.handle = library.toprung_plan_new(words.ctypes.data, words.size)
+        words = words_of(session, plan)
+        self.handle = library.toprung_plan_new(*words.buffer_info())
         if not self.handle:
             raise LaunchError(f"the launcher in C++ takes no plan of {len(plan.launches)} launches on {session.device}")
         weakref.finalize(self, library.toprung_plan_free, self.handle)
@@ -132,7 +133,6 @@ def launcher(session: Any, plan: Plan) -> Run:
         made = None
     if not made:
         return in_python(session, plan)
-    run: Run
 
     def with_scratch(
         a: Any, offset_a: Any, b: Any, offset_b: Any, c: Any, offset_c: Any, alpha: Any, beta: Any, queue: Any, *more: Any
@@ -141,7 +141,7 @@ def launcher(session: Any, plan: Plan) -> Run:
         with work.lock:  # another product's launches must not come between these
             stream, lent = int(session.queue if queue is None else queue), int(work.buffer.handle)
             flags = session.flags(stream, plan.flags_bytes) if plan.flags_bytes else 0
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, lent, *more, flags=flags)
+            bare(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, lent, *more, flags=flags)
 
     def failed(status: int) -> NoReturn:
         what = f"{described(plan.launches[0].kernel.source)} on {session.device}"
@@ -149,33 +149,36 @@ def launcher(session: Any, plan: Plan) -> Run:
             raise Unfinished(f"{what}: one of {len(plan.launches)} launches was refused after others")
         raise LaunchError(f"{what}: {status_text(session._driver, session._driver.CUresult(status))}")
 
-    bound = struct.pack("=5Q", made.handle, int(session.queue), *plan.sizes, plan.workspace_bytes > 0)
-    run = module.launcher((bound, made.prepare, with_scratch, failed))
-    return run
+    bound = struct.pack("=4Q", made.handle, int(session.queue), *plan.sizes)
+    bare: Run = module.launcher((bound, made.prepare, None, failed))
+    # with_scratch knows another function than the one that calls it: no cycle keeps the plan
+    return module.launcher((bound, made.prepare, with_scratch, failed)) if plan.workspace_bytes else bare
 
 
-def words_of(session: Any, plan: Plan) -> Iterator[int]:
-    """Yield a plan as unsigned words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
+def words_of(session: Any, plan: Plan) -> array[int]:
+    """Return a plan as unsigned words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
     scales = plan.scales or ()
-    yield from (int(session._context), plan.workspace_bytes, plan.flags_bytes)
-    yield from (plan.scales is not None, len(plan.launches), len(scales))
+    words = array("Q", (int(session._context), plan.workspace_bytes, plan.flags_bytes))
+    words.extend((plan.scales is not None, len(plan.launches), len(scales)))
     for launch in (*plan.launches, *scales):
-        yield from _launch(session, launch)
+        for some in _launch(session, launch):
+            words.extend(some)
+    return words
 
 
-def _launch(session: Any, launch: KernelLaunch) -> Iterator[int]:
+def _launch(session: Any, launch: KernelLaunch) -> Iterator[Iterable[int]]:
     kernel: Any = launch.kernel
     if isinstance(kernel, Library):
         raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")
     grid, block = checked(f"{described(kernel.source)} on {session.device}", kernel, launch.groups, launch.local)
     overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
-    yield from (int(kernel.function), *grid, *block, kernel.dynamic, overlaps)
-    yield from (WHEN.index(launch.when), len(launch.arguments))
+    yield int(kernel.function), *grid, *block, kernel.dynamic, overlaps
+    yield WHEN.index(launch.when), len(launch.arguments)
     for argument in launch.arguments:
-        yield from _argument(argument)
+        yield _argument(argument)
 
 
-def _argument(argument: Any) -> Sequence[int]:
+def _argument(argument: Any) -> Iterable[int]:
     if isinstance(argument, Handle):
         return ADDRESS, argument.slot, 0
     if isinstance(argument, Address):
@@ -185,11 +188,14 @@ def _argument(argument: Any) -> Sequence[int]:
     if isinstance(argument, Map):
         m = argument
         return MAP, m.slot, m.plus % 2**64, ("fp16", "fp32").index(m.dtype), m.rows, m.cols, m.stride, *m.box
+    if isinstance(argument, Struct):
+        addresses = np.column_stack((argument.places, argument.operands, argument.plus))
+        head = array("Q", (BYTES, argument.content.nbytes, len(addresses)))
+        return head + array("Q", argument.content.tobytes()) + array("Q", addresses.tobytes())
     if isinstance(argument, First):
         argument = np.int64(argument.plus)
     elif not isinstance(argument, np.generic):
         buffer: Buffer = argument
         argument = np.uint64(int(buffer.handle))
     content = argument.tobytes()
-    words = np.frombuffer(content.ljust(-(-len(content) // 8) * 8, b"\0"), np.uint64)
-    return BYTES, len(content), *words.tolist()
+    return array("Q", (BYTES, len(content), 0)) + array("Q", content.ljust(-(-len(content) // 8) * 8, b"\0"))

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 A, B, C, ADDEND, WORKSPACE, PACKED, FLAGS = range(7)
 """Memory that a run is given, by its slot: the operands, D of an epilogue, scratch memory, a prepacked B, and words that are 0.
@@ -75,7 +76,29 @@ class Scalar:
 ALPHA, BETA, MULTIPLIES = Scalar(0), Scalar(1), Scalar(2)
 """α, β, and 1 if α is not 0, else 0, as float32."""
 
-Argument: TypeAlias = "Handle | First | Address | Map | Scalar | Any"
+
+@dataclass(frozen=True, eq=False)
+class Struct:
+    """Argument of any size, on CUDA alone: words of 8 bytes, into which the addresses of a group's operands are written.
+
+    Attributes
+    ----------
+    places : indices of the words that are addresses
+    operands : number of the operand of each, among those that a run is given
+    plus : bytes from each operand to the address
+    """
+
+    content: NDArray[np.int64]
+    places: NDArray[np.int64]
+    operands: NDArray[np.int64]
+    plus: NDArray[np.int64]
+
+    def fill(self, words: NDArray[np.int64], operands: NDArray[np.int64]) -> None:
+        """Write the addresses of a run into a copy of ``content``."""
+        words[self.places] = operands.ravel()[self.operands] + self.plus
+
+
+Argument: TypeAlias = "Handle | First | Address | Map | Scalar | Struct | Any"
 """An argument that changes from run to run; or one that does not, a NumPy scalar or a ``Buffer``."""
 
 
@@ -210,7 +233,8 @@ def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
 
 
 Run = Callable[..., None]
-"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend, packed)``; for one thread.
+"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend, packed, operands)``; for one thread.
 
 Handles, with offsets in elements. ``workspace``: handle of ``lent_bytes`` of scratch memory of the caller's, on 256 bytes, that
-stays until the queue has passed; None: the session's own for the queue. ``addend``, ``packed``: addresses, where there are any."""
+stays until the queue has passed; None: the session's own for the queue. ``addend``, ``packed``: addresses, where there are any.
+``operands``: int64 addresses of a group's, contiguous."""

@@ -6,6 +6,7 @@ has ``FAMILY``. Nothing lists the folders, and nothing outside one names the fam
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -252,29 +253,34 @@ class Member(NamedTuple):
     epilogue: Epilogue | None = None
 
 
-class GroupLaunches(ABC):
-    """The launches of a group of products, compiled and laid out, for operands anywhere; one after the other from any thread.
+class GroupLaunches:
+    """The launches of a group of products, compiled and laid out, for operands anywhere, from any thread.
 
     Attributes
     ----------
     kernels : names of the kernels with their configurations
     launches : number of kernels that ``start`` puts into a queue
+    counters : functions whose sum is the pieces of C that these kernels, in whatever group, computed again in plain fp32
     """
 
-    kernels: tuple[str, ...]
-    launches: int
+    def __init__(
+        self, session: Session, plan: Plan, kernels: Iterable[str], counters: Iterable[Callable[[], int]] = ()
+    ) -> None:  # fmt: skip
+        self.session, self.plan, self.kernels, self.counters = session, plan, tuple(kernels), tuple(counters)
+        self.launches = len(plan.launches)
+        self._mine = threading.local()
+        self._mine.run = session.launcher(plan)  # errors show now
 
-    @abstractmethod
     def start(self, queue: Any, addresses: NDArray[np.int64]) -> None:
         """Put the launches into a queue (None: the session's own); never waits.
 
         ``addresses``: of A, B, C and D in bytes, a row each with as many as there are products; D's is 0 where nothing is added.
         """
-
-    @property
-    def counters(self) -> tuple[Callable[[], int], ...]:
-        """Functions whose sum is the pieces of C that these kernels, in whatever group, computed again in plain fp32."""
-        return ()
+        try:
+            run = self._mine.run
+        except AttributeError:
+            run = self._mine.run = self.session.launcher(self.plan)
+        run(0, 0, 0, 0, 0, 0, 1.0, 0.0, queue, operands=np.ascontiguousarray(addresses))
 
 
 class KernelFamily(ABC, Generic[Config]):

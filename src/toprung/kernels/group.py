@@ -1,24 +1,22 @@
 """Groups: products of unequal shapes in one CUDA launch, whose parameters have the addresses and sizes of all of them.
 
 A family for groups says which products share a launch and which kernel computes them; the rest is here. Its kernel takes a
-``Group`` as ``GroupKernel.type`` has it: as many blocks as run at once have tiles in turns, products with the largest K first.
+``Group`` as ``group_type`` has it: as many blocks as run at once have tiles in turns, products with the largest K first.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
-from toprung.backends.plan import KernelLaunch
+from toprung.backends.plan import KernelLaunch, Plan, Struct
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
@@ -103,42 +101,35 @@ def has_large_parameters() -> bool:
     return not status and version >= 12010 and compiler >= (12, 1)
 
 
-class GroupKernel:
-    """One kernel for groups, loaded for a session: it can be launched by any thread."""
-
-    def __init__(self, session: Session, form: GroupForm, capacity: int, epilogue: Epilogue | None) -> None:
-        self.type = np.dtype(
-            [("count", "u4"), ("tiles", "u4"), ("ends", "u4", (capacity,)), ("of", member_type(epilogue is not None), (capacity,))],
-            align=True,
-        )
-        self.form, self._session = form, session
-        self._kernel = kernel_of(session, form.source(**epilogues.defines(epilogue), GROUPED=capacity))
-        self.counter = Counter(session) if form.counts else None
-        self._mine = threading.local()
-
-    def launch(self, queue: Any, group: NDArray[Any]) -> None:
-        """Put a launch into a queue; the driver copies its parameters before it returns."""
-        session: Any = self._session
-        try:
-            launch = self._mine.launch
-        except AttributeError:
-            # as many blocks as run at once: those without a tile end at once
-            block = self.form.block
-            blocks, nothing = block.resident * session.device.compute_units, np.zeros((), self.type)[()]
-            counter = () if self.counter is None else (self.counter.buffer,)
-            launch = self._mine.launch = session.bound(
-                KernelLaunch("group", self._kernel, (blocks,), (block.threads,), (*counter, nothing), overlaps=self.form.overlaps)
-            )
-        launch.kept[-1][...] = np.frombuffer(group.tobytes(), launch.kept[-1].dtype).reshape(launch.kept[-1].shape)
-        with session.current():
-            launch.start(session, int(session.queue if queue is None else queue))
+_kernels: WeakKeyDictionary[Session, dict[Hashable, tuple[Any, Counter | None]]] = WeakKeyDictionary()
 
 
-_kernels: WeakKeyDictionary[Session, dict[Hashable, GroupKernel]] = WeakKeyDictionary()
+def _kernel(session: Session, form: GroupForm, capacity: int, epilogue: Epilogue | None) -> tuple[Any, Counter | None]:
+    """Return one kernel for groups, loaded for a session, and its counter, which all its launches share."""
+    key = form, capacity, None if epilogue is None else epilogue.activation
+    with guard:
+        kept = _kernels.setdefault(session, {})
+        if key not in kept:
+            source = form.source(**epilogues.defines(epilogue), GROUPED=capacity)
+            kept[key] = kernel_of(session, source), Counter(session) if form.counts else None
+    return kept[key]
 
 
-class PackedGroup(GroupLaunches):
-    """The launches of a group: one for each class of products, and for each so many products as parameters have room for.
+@functools.cache
+def group_type(capacity: int, fused: bool) -> np.dtype[Any]:
+    """Return the layout of ``Group`` in the kernels' sources, with epilogues or without."""
+    counts = [(name, "u4") for name in ("count", "tiles")]
+    return np.dtype([*counts, ("ends", "u4", (capacity,)), ("of", member_type(fused), (capacity,))], align=True)
+
+
+def packed(
+    session: Session,
+    name: str,
+    members: Sequence[Member],
+    classes: Iterable[tuple[Any, list[Matrix]]],
+    form: Callable[[Any, Sequence[Matrix]], GroupForm],
+) -> GroupLaunches:
+    """Return the launches of a group: one for each class of products, and for each so many products as parameters have room for.
 
     Products follow each other by K, largest first. Blocks take tiles in turns, so that what the first of them has more to
     do than the last is, over all turns, no more than the longest tile: each turn begins with no longer a tile than the last ended.
@@ -149,66 +140,56 @@ class PackedGroup(GroupLaunches):
     classes : traits that products must share to share a launch, with the products that have them
     form : function that returns the kernel for products with such traits
     """
+    # an epilogue that all products can have; None if none has any
+    (activation,) = {m.epilogue.activation if m.epilogue else "" for m in members}
+    any_fused = bool(activation) or any(m.epilogue is not None and m.epilogue.addend for m in members)
+    fused = Epilogue(True, activation=activation) if any_fused else None
+    largest = capacities(fused is not None)[-1]
+    launches, forms, counters = list[KernelLaunch](), list[GroupForm](), list[Counter]()
+    for traits, mine in classes:
+        mine.sort(key=lambda one: -one.desc.K)
+        for first in range(0, len(mine), largest):
+            some = mine[first : first + largest]
+            forms.append(form(traits, some))
+            launch, counter = _launch(session, forms[-1], some, fused, len(members))
+            launches.append(launch)
+            counters += [] if counter is None else [counter]
+    kernels, counters = dict.fromkeys(f"{name} {one}" for one in forms), list(dict.fromkeys(counters))
+    return GroupLaunches(session, Plan(launches, kept=tuple(counters)), kernels, [counter.read for counter in counters])
 
-    def __init__(
-        self,
-        session: Session,
-        name: str,
-        members: Sequence[Member],
-        classes: Iterable[tuple[Any, list[Matrix]]],
-        form: Callable[[Any, Sequence[Matrix]], GroupForm],
-    ) -> None:
-        self._launches: list[tuple[GroupKernel, NDArray[Any], str, NDArray[Any], NDArray[Any]]] = []
-        # an epilogue that all products can have; None if none has any
-        (activation,) = {m.epilogue.activation if m.epilogue else "" for m in members}
-        any_fused = bool(activation) or any(m.epilogue is not None and m.epilogue.addend for m in members)
-        fused = Epilogue(True, activation=activation) if any_fused else None
-        largest = capacities(fused is not None)[-1]
-        for traits, mine in classes:
-            mine.sort(key=lambda one: -one.desc.K)
-            for first in range(0, len(mine), largest):
-                some = mine[first : first + largest]
-                self._add(session, form(traits, some), some, fused)
-        self.kernels = tuple(dict.fromkeys(f"{name} {kernel.form}" for kernel, *_ in self._launches))
-        self.launches = len(self._launches)
 
-    def _add(self, session: Session, form: GroupForm, members: list[Matrix], epilogue: Epilogue | None) -> None:
-        count, block = len(members), form.block
-        capacity = next(n for n in capacities(epilogue is not None) if n >= count)
-        key = form, capacity, None if epilogue is None else epilogue.activation
-        with guard:
-            kept = _kernels.setdefault(session, {})
-            if (kernel := kept.get(key)) is None:
-                kernel = kept[key] = GroupKernel(session, form, capacity, epilogue)
-        group = np.zeros((), kernel.type)
-        of = group["of"][:count]
-        for name in ("M", "N", "K", "lda", "ldb", "ldc"):
-            of[name] = [getattr(m.desc, name) for m in members]
-        if epilogue is not None:
-            for name in ("down", "on"):
-                of[name] = [getattr(m.epilogue, name, 0) for m in members]
-        down = -(-of["M"] // block.rows)
-        of["tiles_m"] = down
-        of["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
-        ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.cols))  # tiles of each product and of all before it
-        group["count"], group["tiles"], group["ends"][:count] = count, ends[-1], ends
-        # bytes from the addresses of a product's operands to those of its matrix
-        steps = [(m.desc.stride_a, m.desc.stride_b, m.desc.stride_c, m.epilogue.stride if m.epilogue else 0) for m in members]
-        offsets = 4 * np.array([m.number for m in members], np.int64) * np.array(steps, np.int64).T
-        names = "abc" if epilogue is None else "abcd"
-        self._launches.append((kernel, group, names, np.array([m.product for m in members]), offsets))
+def _launch(
+    session: Session, form: GroupForm, members: list[Matrix], epilogue: Epilogue | None, products: int
+) -> tuple[KernelLaunch, Counter | None]:
+    """Return the launch of some matrices of a group of so many products, and the counter of its kernel."""
+    count, block = len(members), form.block
+    capacity = next(n for n in capacities(epilogue is not None) if n >= count)
+    layout = group_type(capacity, epilogue is not None)
+    content = np.zeros(layout.itemsize // 8, np.int64)
+    group = content.view(layout)[0]
+    of = group["of"][:count]
+    for name in ("M", "N", "K", "lda", "ldb", "ldc"):
+        of[name] = [getattr(m.desc, name) for m in members]
+    if epilogue is not None:
+        for name in ("down", "on"):
+            of[name] = [getattr(m.epilogue, name, 0) for m in members]
+    down = -(-of["M"] // block.rows)
+    of["tiles_m"] = down
+    of["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
+    ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.cols))  # tiles of each product and of all before it
+    group["count"], group["tiles"], group["ends"][:count] = count, ends[-1], ends
 
-    def start(self, queue: Any, addresses: NDArray[np.int64]) -> None:
-        for kernel, laid, names, products, offsets in self._launches:
-            group = laid.copy()  # another thread may have other addresses
-            of = group["of"][: len(products)]
-            at = addresses[:, products] + offsets
-            for name, row in zip(names, at, strict=False):
-                of[name] = row
-            kernel.launch(queue, group)
+    # each matrix's words for A, B, C and D, the numbers of its product's, and the bytes from their addresses to the matrix
+    steps = [(m.desc.stride_a, m.desc.stride_b, m.desc.stride_c, m.epilogue.stride if m.epilogue else 0) for m in members]
+    plus = 4 * np.array([m.number for m in members], np.int64) * np.array(steps, np.int64).T
+    rows = np.arange(3 if epilogue is None else 4)[:, None]
+    first = layout.itemsize - capacity * of.itemsize
+    places = (first + of.itemsize * np.arange(count)) // 8 + rows
+    operands = products * rows + np.array([m.product for m in members])
+    struct = Struct(content, places.ravel(), operands.ravel(), plus[: len(rows)].ravel())
 
-    @property
-    def counters(self) -> tuple[Callable[[], int], ...]:
-        # functions that return how many pieces of C were computed again by kernels of these launches; they wait for the device
-        found = dict.fromkeys(kernel.counter for kernel, *_ in self._launches if kernel.counter is not None)
-        return tuple(counter.read for counter in found)
+    # as many blocks as run at once: those without a tile end at once
+    kernel, counter = _kernel(session, form, capacity, epilogue)
+    blocks = block.resident * session.device.compute_units
+    arguments = (struct,) if counter is None else (counter.buffer, struct)
+    return KernelLaunch("group", kernel, (blocks,), (block.threads,), arguments, overlaps=form.overlaps), counter

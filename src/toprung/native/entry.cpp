@@ -254,16 +254,15 @@ PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t count) {
 
 // ---- the launcher for Python
 
-constexpr int ARGUMENTS = 13, NEEDED = 8, QUEUE = 8, WORKSPACE = 9;
-constexpr const char* NAMES[ARGUMENTS] = {"a",    "offset_a", "b",     "offset_b",  "c",      "offset_c", "alpha",
-                                          "beta", "queue",    "workspace", "addend", "packed", "flags"};
+constexpr int ARGUMENTS = 14, NEEDED = 8, QUEUE = 8, WORKSPACE = 9, OPERANDS = 12;
+constexpr const char* NAMES[ARGUMENTS] = {"a",    "offset_a", "b",         "offset_b", "c",      "offset_c", "alpha",
+                                          "beta", "queue",    "workspace", "addend",   "packed", "operands", "flags"};
 
 // native_plan.launcher packs it.
 struct Bound {
     toprung_plan* plan;
     uint64_t own;       // the stream where none is given
     uint64_t sizes[2];  // bytes of an element of A and of B
-    uint64_t needs;     // 1: a run needs scratch memory
 };
 
 // Return an integer, also one that NumPy or the driver's bindings wrap, modulo 2^64; None is 0.
@@ -273,8 +272,8 @@ uint64_t word(PyObject* given) {
     return whole.it == nullptr ? 0 : PyLong_AsUnsignedLongLongMask(whole.it);
 }
 
-// A Run of backends/plan.py. `self` is a Bound and three functions: one makes the flags of a stream, one runs the plan with scratch
-// memory of the session's, and one raises the driver's error.
+// A Run of backends/plan.py. `self` is a Bound and three functions: one makes the flags of a stream, one (None if the plan needs none)
+// runs it with scratch memory of the session's, and one raises the driver's error.
 PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
     PyObject* all[ARGUMENTS] = {};
     bool fits = count <= ARGUMENTS;
@@ -293,24 +292,29 @@ PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject
 
     Bound bound;
     std::memcpy(&bound, PyBytes_AsString(PyTuple_GetItem(self, 0)), sizeof bound);
-    if (bound.needs && all[WORKSPACE] == Py_None) {
+    if (all[WORKSPACE] == Py_None && PyTuple_GetItem(self, 2) != Py_None) {
         const Ref arguments(PyTuple_New(ARGUMENTS - 2));  // all but the scratch memory, and the flags
         for (int i = 0; arguments.it != nullptr && i < ARGUMENTS - 2; i++)
             PyTuple_SetItem(arguments.it, i, Py_NewRef(all[i < WORKSPACE ? i : i + 1]));
         return arguments.it == nullptr ? nullptr : PyObject_CallObject(PyTuple_GetItem(self, 2), arguments.it);
     }
-    uint64_t at[TOPRUNG_SLOTS];
+    std::vector<uint64_t> at(TOPRUNG_SLOTS);
     at[TOPRUNG_A] = word(all[0]) + bound.sizes[0] * word(all[1]);
     at[TOPRUNG_B] = word(all[2]) + bound.sizes[1] * word(all[3]);
     at[TOPRUNG_C] = word(all[4]) + 4 * word(all[5]);
     at[TOPRUNG_WORKSPACE] = word(all[WORKSPACE]);
     at[TOPRUNG_ADDEND] = word(all[10]);
     at[TOPRUNG_PACKED] = word(all[11]);
-    at[TOPRUNG_FLAGS] = word(all[12]);
+    at[TOPRUNG_FLAGS] = word(all[13]);
+    if (Py_buffer view; all[OPERANDS] != Py_None && PyObject_GetBuffer(all[OPERANDS], &view, PyBUF_SIMPLE) == 0) {
+        at.resize(TOPRUNG_SLOTS + view.len / 8);
+        std::memcpy(at.data() + TOPRUNG_SLOTS, view.buf, 8 * (view.len / 8));
+        PyBuffer_Release(&view);
+    }
     const double alpha = PyFloat_AsDouble(all[6]), beta = PyFloat_AsDouble(all[7]);
     void* stream = reinterpret_cast<void*>(all[QUEUE] == Py_None ? bound.own : word(all[QUEUE]));
     if (PyErr_Occurred()) return nullptr;
-    const int status = launch(bound.plan, PyTuple_GetItem(self, 1), at, alpha, beta, stream);
+    const int status = launch(bound.plan, PyTuple_GetItem(self, 1), at.data(), alpha, beta, stream);
     if (PyErr_Occurred()) return nullptr;
     if (status == 0) Py_RETURN_NONE;
     return PyObject_CallFunction(PyTuple_GetItem(self, 3), "i", status);

@@ -71,6 +71,7 @@ constexpr size_t MAP_BYTES = 128;
 constexpr size_t KEPT_MAPS = 8;      // of each argument, by address: memory that a pool lends comes back at a few
 constexpr size_t MOST = 64;          // arguments of a launch
 constexpr size_t MAP_ROOM = 8;       // tensor maps among them
+constexpr size_t MOST_BYTES = 32768;   // of an argument
 constexpr double SMALLEST = 0x1p-150;  // an alpha no larger than this is 0 in float32
 
 struct alignas(64) Map {
@@ -108,11 +109,15 @@ struct Template {
 };
 
 enum Kind : uint64_t { ADDRESS, SCALAR, MAP, BYTES };
+struct Written {
+    uint64_t word, operand, plus;  // the word of an argument that is an operand's address, with bytes behind it
+};
 struct Argument {
     Kind kind;
     uint64_t index = 0, plus = 0;  // the slot with bytes behind its address, or a scalar's number
     std::unique_ptr<Template> map;
-    std::unique_ptr<Map[]> bytes;  // of an argument that never changes
+    std::vector<Map> bytes;          // of an argument that never changes but for
+    std::vector<Written> addresses;  // those of a group's operands
 };
 enum When : uint64_t { ALWAYS, ALPHA, BETA, NO_BETA };
 struct Launch {
@@ -133,15 +138,18 @@ struct Words {
     unsigned small() { return static_cast<unsigned>(next(1ull << 32)); }
 };
 
+void put(std::vector<Map>& bytes, uint64_t place, uint64_t word) {
+    std::memcpy(bytes[0].bytes.data() + 8 * place, &word, 8);
+}
+
 Argument argument_of(Words& words) {
-    Argument made{static_cast<Kind>(words.next(BYTES + 1)), 0, 0, nullptr, nullptr};
+    Argument made{static_cast<Kind>(words.next(BYTES + 1)), 0, 0, nullptr, {}, {}};
     if (made.kind == BYTES) {
-        const size_t count = words.next(4096), whole = (count + 7) / 8 * 8;
-        made.bytes = std::make_unique<Map[]>(whole / MAP_BYTES + 1);
-        for (size_t i = 0; i < whole; i += 8) {
-            const uint64_t word = words.next();
-            std::memcpy(made.bytes[0].bytes.data() + i, &word, 8);
-        }
+        const uint64_t whole = (words.next(MOST_BYTES) + 7) / 8;
+        made.addresses.resize(words.next(whole + 1));
+        made.bytes.resize(8 * whole / MAP_BYTES + 1);
+        for (uint64_t i = 0; i < whole; i++) put(made.bytes, i, words.next());
+        for (Written& one : made.addresses) one = {words.next(whole), words.next(), words.next()};
         return made;
     }
     made.index = words.next(made.kind == SCALAR ? 3 : TOPRUNG_SLOTS);
@@ -164,12 +172,13 @@ Launch launch_of(Words& words) {
     made.shared = words.small();
     made.overlaps = words.next(2) != 0;
     made.when = static_cast<When>(words.next(NO_BETA + 1));
-    size_t maps = 0;
+    size_t maps = 0, groups = 0;
     for (uint64_t left = words.next(MOST + 1); left > 0; left--) {
         made.arguments.push_back(argument_of(words));
         maps += made.arguments.back().kind == MAP;
+        groups += !made.arguments.back().addresses.empty();
     }
-    if (maps > MAP_ROOM) throw std::invalid_argument("malformed plan");
+    if (maps > MAP_ROOM || groups > 1) throw std::invalid_argument("malformed plan");
     return made;
 }
 
@@ -267,6 +276,7 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
         // the driver copies arguments during the call: they may lie on the stack
         uint64_t cells[MOST];
         Map maps[MAP_ROOM];
+        std::vector<Map> group;
         void* values[MOST];
         size_t count = 0, map_count = 0;
         for (const Argument& argument : one.arguments) {
@@ -286,7 +296,11 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
                     if (const int status = argument.map->write(maps[map_count++], at[argument.index] + argument.plus)) return refused(status);
                     break;
                 case BYTES:
-                    value = argument.bytes.get();
+                    value = const_cast<Map*>(argument.bytes.data());
+                    if (argument.addresses.empty()) break;
+                    group = argument.bytes;
+                    for (const Written& one : argument.addresses) put(group, one.word, given[TOPRUNG_SLOTS + one.operand] + one.plus);
+                    value = group.data();
                     break;
             }
         }

@@ -44,7 +44,7 @@ from toprung.kernels.hopper_inflight.config import (
     types,
 )
 from toprung.kernels.hopper_inflight.cost import RINGS, configs, seconds, share
-from toprung.kernels.hopper_inflight.group import InflightGroup
+from toprung.kernels.hopper_inflight.group import group_launches
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
@@ -131,7 +131,7 @@ class HopperInflight(KernelFamily[InflightConfig]):
         return share(desc, device.compute_units)
 
     def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        return InflightGroup(session, members)
+        return group_launches(session, members)
 
     # the store
 

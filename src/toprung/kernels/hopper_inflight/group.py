@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toprung.backends.base import Session, Source
-from toprung.kernels.base import Member
-from toprung.kernels.group import Block, GroupForm, Matrix, PackedGroup, matrices
+from toprung.kernels.base import GroupLaunches, Member
+from toprung.kernels.group import Block, GroupForm, Matrix, matrices, packed
 from toprung.kernels.hopper_inflight.config import InflightConfig, aligned, product_source
 from toprung.kernels.hopper_inflight.cost import Sizes, group_config
 
@@ -43,16 +43,14 @@ class InflightForm(GroupForm):
         return str(self.config)
 
 
-class InflightGroup(PackedGroup):
-    """The launches of a group: one for each pair of transposes, or for each of their alignments where that is faster."""
+def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches:
+    """Return the launches of a group: one for each pair of transposes, or for each of their alignments where that is faster."""
+    units = session.device.compute_units
 
-    def __init__(self, session: Session, members: Sequence[Member]) -> None:
-        units = session.device.compute_units
+    def form(layout: Layout, some: Sequence[Matrix]) -> InflightForm:
+        return InflightForm(group_config(Sizes.of([m.desc for m in some]), layout.align_a, layout.align_b, units), layout)
 
-        def form(layout: Layout, some: Sequence[Matrix]) -> InflightForm:
-            return InflightForm(group_config(Sizes.of([m.desc for m in some]), layout.align_a, layout.align_b, units), layout)
-
-        super().__init__(session, "hopper_inflight", members, classes(members, units), form)
+    return packed(session, "hopper_inflight", members, classes(members, units), form)
 
 
 def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, list[Matrix]]]:

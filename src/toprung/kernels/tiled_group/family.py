@@ -15,7 +15,7 @@ from toprung.errors import Unsupported
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, KernelFamily, Launches, Member, NoConfig
-from toprung.kernels.group import MOST_MATRICES, Matrix, PackedGroup, matrices
+from toprung.kernels.group import MOST_MATRICES, Matrix, matrices, packed
 from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
 
@@ -59,7 +59,7 @@ class TiledGroup(KernelFamily[NoConfig]):
         def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
             return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
 
-        return PackedGroup(session, self.name, members, classes(members), form)
+        return packed(session, self.name, members, classes(members), form)
 
     def texts(self, backend: str) -> Iterable[str]:
         # the source; CUDA C++ has no prelude
