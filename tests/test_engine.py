@@ -21,7 +21,7 @@ from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
-from toprung.dispatch.tuned import TunedStore
+from toprung.dispatch.tuned import Lookup
 from toprung.errors import BadSize, Unsupported
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
@@ -407,7 +407,7 @@ def plain_one(device: Device) -> Candidate:
 
 def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Selection(plain_one(session.device))
-    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (found, ()))
+    monkeypatch.setattr(Lookup, "fp32", lambda stored, own: (found, ()))
     assert executor_of(session).product(GemmDesc(4, 5, 6)) is executor_of(session).product(GemmDesc(4, 5, 6, lda=6))
     assert executor_of(session).product(GemmDesc(4, 5, 6)) is not executor_of(session).product(GemmDesc(4, 5, 6, trans_a=True))
     assert executor_of(session).product(GemmDesc(4, 5, 6)).selections[GemmDesc(4, 5, 6)].candidate == found.candidate
@@ -419,10 +419,10 @@ def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch)
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = (("that", "this"),)
     mine = Selection(plain_one(device), "the store says so")
-    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (mine, passed))
+    monkeypatch.setattr(Lookup, "fp32", lambda stored, own: (mine, passed))
     found = select(device, GemmDesc(64, 64, 64))
     assert found.why == "the store says so" and ("that", "this") in found.passed_over
-    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (None, passed))
+    monkeypatch.setattr(Lookup, "fp32", lambda stored, own: (None, passed))
     found = select(device, GemmDesc(64, 64, 64))
     assert found.family.name == "tiled" and ("that", "this") in found.passed_over
 

@@ -118,7 +118,7 @@ def test_what_is_installed_is_measured_for_arrays_on_the_host(
     a, b = rng.random((64, 60), np.float32), rng.random((60, 64), np.float32)
     with toprung.planning("measure"):
         product = toprung.plan(a, b)
-        assert len(asked) == 1 and tuned.HERE.beside_host(device, asked[0]) is not None, "a plan measures when it is made"
+        assert len(asked) == 1 and tuned.HERE.at(device, asked[0]).beside_host() is not None, "a plan measures when it is made"
         np.testing.assert_allclose(product(a, b), a @ b, rtol=1e-5)
     medians = {e.kernel: e.median for e in reversed(stored.fastest())}
     left = product.receipt
@@ -344,7 +344,7 @@ def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
             samples = {c: (1e-5 if c == fastest else 2e-5,) for c in candidates}
             book = Book(entry_of(machine, problem, c, Sampled("right", seconds=s)) for c, s in samples.items())
             monkeypatch.setattr(TunedStore, "known", lambda store, device, book=book: tuned.Known(machine, None, book))
-            assert tuned.HERE.settled(H200, desc, paths(H200, desc, precision))
+            assert tuned.HERE.at(H200, desc).settled(paths(H200, desc, precision))
             found = select(H200, desc, False, precision)
             assert found.candidate == fastest and ("very sizes" in found.why), found.why
             seen.add(fastest.kernel)

@@ -213,13 +213,13 @@ def test_samples_of_an_older_source_decide_nothing_by_themselves(stored: Store, 
     now = entry(device, problem, "tiled", tile)
     old = replace(now, source="another text")
     stored.add(old, entry(device, problem, "cublas", None, 1.01e-3))
-    assert tuned.HERE.fp32(device, problem.desc, False)[0] is None
-    assert not tuned.HERE.settled(device, problem.desc, ("fp32",))
+    assert tuned.HERE.at(device, problem.desc).fp32(False)[0] is None
+    assert not tuned.HERE.at(device, problem.desc).settled(("fp32",))
     stored.add(now)
     tuned.HERE.forget()
-    found, _ = tuned.HERE.fp32(device, problem.desc, False)
+    found, _ = tuned.HERE.at(device, problem.desc).fp32(False)
     assert found is not None and "these very sizes" in found.why
-    assert tuned.HERE.settled(device, problem.desc, ("fp32",))
+    assert tuned.HERE.at(device, problem.desc).settled(("fp32",))
 
 
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
@@ -289,7 +289,7 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
         assert theirs.name == "cublas"
         return ratios[Gemm(desc.M, desc.N, desc.K)]
 
-    monkeypatch.setattr(tuned, "ranking", SimpleNamespace(ratio=ratio, loss=ranking.loss, ranked=ranking.ranked))
+    monkeypatch.setattr(tuned, "ranking", SimpleNamespace(ratio=ratio, losses=ranking.losses, ranked=ranking.ranked))
     assert select(H200, here.desc, own=False).family.name == "hopper_sgemm", "there our lead is larger"
     ratios[here] = 1.01
     assert select(H200, here.desc, own=False).family.name == "cublas"

@@ -482,7 +482,7 @@ def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tupl
     if len(descs) != 1:
         return None, ""
     unmeasured = tuner.measured(device, descs[0], precision)
-    return tuner.store.beside_host(device, descs[0]), unmeasured
+    return tuner.store.at(device, descs[0]).beside_host(), unmeasured
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:

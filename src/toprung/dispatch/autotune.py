@@ -118,7 +118,7 @@ class Autotuner:
     def _ask(self, device: Device, desc: Desc, precision: str, session: Session | None, queue: Any) -> str:
         if off():
             return self._warned(f"{STORE}=off leaves nothing to remember it")
-        if self.store.settled(device, desc, paths(device, desc, precision) or ("fp32",)):
+        if self.store.at(device, desc).settled(paths(device, desc, precision) or ("fp32",)):
             return ""
         planner = self.planner
         if planner is None:

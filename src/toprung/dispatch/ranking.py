@@ -58,18 +58,19 @@ def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:
     return least(device, desc, theirs) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
 
 
-def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = False) -> float | None:
-    """Return how many times as long as the best prediction a candidate takes; None where its family's model cannot tell.
+def losses(device: Device, desc: Desc, candidate: Candidate) -> tuple[float | None, float | None]:
+    """Return how many times as long a candidate takes as the best prediction of its accuracy class, and of its family.
 
-    ``in_family``: the best of its own family, else of its accuracy class.
+    None where its family's model cannot tell.
     """
     family = candidate.family
     if desc.is_vector or device.kind != "gpu" or not family.predicts:
-        return None
-    mine = family.cost(device, desc, candidate.config)
-    order = of_family(device, desc, family) if in_family else ranked(device, desc, family.precision)
-    best = order[0].seconds if order else 0.0
-    return mine / best if mine < math.inf and 0 < best < math.inf else None
+        return None, None
+    mine, found = family.cost(device, desc, candidate.config), []
+    for order in (ranked(device, desc, family.precision), of_family(device, desc, family)):
+        best = order[0].seconds if order else 0.0
+        found.append(mine / best if mine < math.inf and 0 < best < math.inf else None)
+    return found[0], found[1]
 
 
 def against_fp32(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from toprung.device import Device
 from toprung.dispatch import heuristic, ranking, tuned
 from toprung.dispatch.selection import PassedOver, Selection
-from toprung.dispatch.tuned import TunedStore
+from toprung.dispatch.tuned import Lookup, TunedStore
 from toprung.errors import BadArgument, Unsupported
 from toprung.gemm.classes import problem_class
 from toprung.gemm.desc import Desc, GemmDesc
@@ -61,12 +61,17 @@ def select(
     """
     if precision not in PRECISIONS:
         raise Unsupported(f"there is no precision {precision!r}; use one of {', '.join(PRECISIONS)}")
-    if precision == "fp32":
-        return _fp32(device, desc, own, store)
+    stored = store.at(device, desc)
+    if precision in INSTEAD and (reason := unsuited(device, desc, precision)):
+        more = INSTEAD[precision]  # which promises more
+        found = select(device, desc, own, more, store)
+        return replace(found, why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
     if precision in INSTEAD:
-        return _or_instead(device, desc, own, precision, store)
+        return of_precision(device, desc, precision, stored)
+    if precision == "fp32":
+        return _fp32(device, desc, own, stored)
     if precision not in ("auto", *FASTER):
-        return _asked_for(device, desc, own, precision, store)
+        return _asked_for(device, desc, own, precision, stored)
 
     def plain() -> float:
         able = (f for f in ranking.members("fp32", own or None) if not f.supports(device, desc))
@@ -79,10 +84,10 @@ def select(
     passed: PassedOver = ()
     for family in faster_families(precision):
         reason, told = family.supports(device, desc), None
-        if not reason and (reason := store.failed(device, desc, family)):
+        if not reason and (reason := stored.failed(family)):
             without.add(family.name)
         elif not reason and precision == "auto":
-            told = store.slower_than_fp32(device, desc, own, family)
+            told = stored.slower_than_fp32(own, family)
             reason = heuristic.slower_than_fp32(device, desc, family, plain) if told is None else told
         if told:
             without.add(family.name)
@@ -99,10 +104,10 @@ def select(
                 ours, theirs = ranking.against_fp32(device, desc, family, plain)
                 passed = (("fp32", f"{theirs / ours:.1f} times as long by the cost model"),)
     if best is not None:
-        found = of_precision(device, desc, best.precision, store, without)
+        found = of_precision(device, desc, best.precision, stored, without)
         why = f"as accurate as fp32, on Tensor Cores, {found.why}"
         return replace(found, why=why, passed_over=(*passed, *found.passed_over))
-    plain_one = _fp32(device, desc, own, store)
+    plain_one = _fp32(device, desc, own, stored)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused, *measured))
@@ -146,13 +151,13 @@ def _group_family(
 
 
 def of_precision(
-    device: Device, desc: Desc, precision: str, store: TunedStore = tuned.HERE, without: Collection[str] = ()
+    device: Device, desc: Desc, precision: str, stored: Lookup | None = None, without: Collection[str] = ()
 ) -> Selection:
     """Return the selection of another accuracy class for a product that it supports: what the store knows, else the heuristic's.
 
     ``without``: names of families that are not to be selected.
     """
-    found, passed = store.of_precision(device, desc, precision, without)
+    found, passed = (stored or tuned.HERE.at(device, desc)).of_precision(precision, without)
     if found is None:
         order = [p for p in ranking.ranked(device, desc, precision) if p.candidate.family.name not in without]
         found = heuristic.select_own(device, desc, precision, order)
@@ -188,16 +193,16 @@ def faster_families(precision: str) -> tuple[KernelFamily, ...]:
     return tuple(f for name in wanted for f in ranking.members(name))
 
 
-def _fp32(device: Device, desc: Desc, own: bool, store: TunedStore) -> Selection:
+def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:
     """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed."""
-    found, passed_over = store.fp32(device, desc, own)
+    found, passed_over = stored.fp32(own)
     found = found or heuristic.select_own(device, desc)
     found = replace(found, passed_over=(*found.passed_over, *passed_over))
     for family in ranking.members("fp32", own=False):
         if own:
             found = _passed(found, family, "only kernels of ours were asked for")
         elif not found.weighed:
-            reason = family.supports(device, desc) or store.failed(device, desc, family)
+            reason = family.supports(device, desc) or stored.failed(family)
             ratio = ranking.ratio(device, desc, family) if not reason else 0.0
             if not reason and ratio < 1:
                 theirs = heuristic.installed(device, desc)
@@ -212,16 +217,7 @@ def _passed(found: Selection, family: KernelFamily, reason: str) -> Selection:
     return replace(found, passed_over=(*found.passed_over, (family.name, reason)))
 
 
-def _or_instead(device: Device, desc: Desc, own: bool, precision: str, store: TunedStore) -> Selection:
-    """Return the selection of a class that promises less than fp32x, or where it does not apply of what promises more."""
-    if reason := unsuited(device, desc, precision):
-        more = INSTEAD[precision]
-        found = select(device, desc, own, more, store)
-        return replace(found, why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
-    return of_precision(device, desc, precision, store)
-
-
-def _asked_for(device: Device, desc: Desc, own: bool, precision: str, store: TunedStore) -> Selection:
+def _asked_for(device: Device, desc: Desc, own: bool, precision: str, stored: Lookup) -> Selection:
     """Return the selection of a class that is less accurate than fp32, which nobody gets who does not ask for it."""
     advice = "use 'auto', which is as accurate as fp32"
     if own and not ranking.members(precision, own=True):
@@ -229,7 +225,7 @@ def _asked_for(device: Device, desc: Desc, own: bool, precision: str, store: Tun
     if reason := unsuited(device, ORDINARY, precision):
         raise Unsupported(f"precision {precision!r} cannot be had here: {reason}; {advice}")
     if reason := unsuited(device, desc, precision):
-        plain = _fp32(device, desc, own, store)
+        plain = _fp32(device, desc, own, stored)
         return replace(plain, why=f"{reason}. {plain.why}".strip())
     best = ranking.ranked(device, desc, precision, own=None)[0].candidate
     return heuristic.selection(device, desc, best, ((FASTER[0], f"{precision} was asked for"),))

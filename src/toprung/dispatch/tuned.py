@@ -54,6 +54,73 @@ SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
 
 
+class Measured:
+    """An entry with what is needed of it to select: worked out once, for every selection compares some dozen entries.
+
+    Attributes
+    ----------
+    kernel, median : the entry's
+    family : the entry's; None if there is no such family here
+    precision : accuracy class of the family; fp32 for one that is not here
+    candidate : what was measured, or why this toprung can never use it: a family, switch or value that does not exist
+    """
+
+    def __init__(self, entry: Entry, machine: Machine) -> None:
+        self.entry, self.kernel, self.median = entry, entry.kernel, entry.median
+        self.family = next((f for f in families() if f.name == self.kernel), None)
+        self.precision = self.family.precision if self.family else "fp32"
+        self.candidate: Candidate | str
+        try:
+            self.candidate = decoded(entry.candidate)
+        except (UnknownName, ValueError) as error:
+            self.candidate = str(error)
+        self._machine = machine
+        self._losses: tuple[float | None, float | None] | None = None
+
+    def __str__(self) -> str:
+        return self.kernel if isinstance(self.candidate, str) else str(self.candidate)
+
+    @functools.cached_property
+    def current(self) -> bool:
+        """True if it was measured with its family's sources as they are.
+
+        Samples of other sources suggest a candidate, but decide as little as those of a neighbour: a prediction can overrule them.
+        """
+        return bool(self.entry.source) and version(self.kernel, self.entry.machine.backend) == self.entry.source
+
+    @functools.cached_property
+    def fresh(self) -> bool:
+        """True if it was measured with its family's sources as they are, and with this driver and compiler."""
+        return self.entry.machine == self._machine and self.current
+
+    @functools.cached_property
+    def desc(self) -> Desc:
+        """The product that it was measured on."""
+        return described(self.entry.shape)
+
+    def fitted(self, device: Device, desc: Desc, exact: bool) -> Candidate | str:
+        """Return the candidate made to fit a product, see ``fitted``."""
+        if isinstance(self.candidate, str):
+            return self.candidate
+        family = self.candidate.family
+        made = family.adapt(device, desc, self.candidate.config, self.desc, exact)
+        return made if isinstance(made, str) else Candidate(family, made)
+
+    def losses(self, device: Device) -> tuple[float | None, float | None]:
+        """Return ``ranking.losses`` of the candidate on the product that it was measured on."""
+        if self._losses is None:
+            one = self.candidate
+            self._losses = (None, None) if isinstance(one, str) else ranking.losses(device, self.desc, one)
+        return self._losses
+
+    def may_run(self, device: Device, desc: Desc, own: bool) -> bool:
+        """Return True if its family is of plain fp32 and could run a product in the device's memory."""
+        family = self.family
+        if family is None or family.precision != "fp32" or family.memory != "device":
+            return False
+        return family.own or (not own and not family.supports(device, desc))
+
+
 @dataclass
 class Known:
     """Entries and proofs of the stores for one machine, in memory.
@@ -74,6 +141,14 @@ class Known:
     host: bool = False
     failed: frozenset[tuple[str, str, tuple[int, int, int, int]]] = frozenset()
     noisy: Book = field(default_factory=lambda: stores.Book())
+    _measured: dict[int, tuple[Measured, ...]] = field(default_factory=dict)
+
+    def measured(self, entries: Sequence[Entry]) -> tuple[Measured, ...]:
+        """Return entries of the book, of one size, with what is needed of them to select."""
+        found = self._measured.get(id(entries))  # the book keeps the list
+        if found is None:
+            found = self._measured[id(entries)] = tuple(Measured(e, self.machine) for e in entries)
+        return found
 
 
 class TunedStore:
@@ -84,7 +159,7 @@ class TunedStore:
 
     def __init__(self) -> None:
         self._known: dict[Device, Known] = {}
-        self._proved: dict[tuple[str, Machine, str], str] = {}
+        self.proofs: dict[tuple[str, Machine, str], str] = {}
         self._warned: set[str] = set()
         self._lock = renewed(threading.RLock())
 
@@ -93,12 +168,16 @@ class TunedStore:
         if stores.off():
             return Known(stores.Machine.of(device), None, stores.Book())
         store = stores.Store.default()
-        stamp = _stamp(store.path)
+        stamp = _stamp(store.path), families()
         with self._lock:
             found = self._known.get(device)
             if found is None or found.stamp != stamp:
                 found = self._known[device] = self._read(stores.Machine.of(device), store, stamp)
             return found
+
+    def at(self, device: Device, desc: Desc) -> Lookup:
+        """Return what the stores know of a product."""
+        return Lookup(self, self.known(device), device, desc)
 
     def is_there(self) -> bool:
         """Return True if the user has a store, and it is not switched off."""
@@ -111,7 +190,7 @@ class TunedStore:
     def forget(self) -> None:
         """Forget what was read and proved in this process."""
         with self._lock:
-            for one in (self._known, self._proved, self._warned):
+            for one in (self._known, self.proofs, self._warned):
                 one.clear()
 
     def _read(self, machine: Machine, store: Store, stamp: object) -> Known:
@@ -154,7 +233,7 @@ class TunedStore:
 
     def proved(self, entry: Entry, device: Device) -> bool:
         """Return True if an entry has been verified on this machine with its family's sources as they are now."""
-        return (entry.id, stores.Machine.of(device), version(entry.kernel, device.backend)) in self._proved
+        return (entry.id, stores.Machine.of(device), version(entry.kernel, device.backend)) in self.proofs
 
     @contextmanager
     def verifying(self, entry: Entry, device: Device) -> Iterator[list[str]]:
@@ -177,7 +256,7 @@ class TunedStore:
         else:
             if kept:
                 self._keep(stores.Store.default().prove, replace(proof, message="; ".join(found)))
-        self._proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
+        self.proofs[proof.entry, proof.machine, proof.source] = "; ".join(found)
 
     def _keep(self, write: Callable[[Proof], None], proof: Proof) -> bool:
         """Write to the store, or say why that cannot be."""
@@ -188,164 +267,204 @@ class TunedStore:
             return False
         return True
 
-    def fp32(self, device: Device, desc: Desc, own: bool) -> tuple[Selection | None, PassedOver]:
+    def knows_host(self, device: Device) -> bool:
+        """Return True if the host's BLAS was measured beside ours on a device."""
+        return self.known(device).host
+
+
+class Lookup:
+    """What the stores know of one product: the entries of its very sizes, then of its neighbours', nearest first."""
+
+    def __init__(self, store: TunedStore, known: Known, device: Device, desc: Desc) -> None:
+        self.known, self.device, self.desc = known, device, desc
+        self._store, self._of = store, (class_of(desc), desc.sizes)
+        self._exact = known.book.at(*self._of)
+        self._near: list[tuple[float, Sequence[Entry]]] | None = None
+
+    def _spots(self) -> Iterator[tuple[bool, tuple[Measured, ...]]]:
+        """Yield entries by size, fastest first, the product's own and then its neighbours'; and whether they are its own."""
+        if self._exact:
+            yield True, self.known.measured(self._exact)
+        if self._near is None:
+            self._near = self.known.book.near(*self._of, FACTOR)
+        for distance, entries in self._near:
+            if distance:
+                yield False, self.known.measured(entries)
+
+    def failed(self, family: KernelFamily) -> str:
+        """Return why a family is not to be trusted with the product: it went wrong on these sizes, none of it right; else empty."""
+        found = (family.name, *self._of) in self.known.failed
+        if found and family.own and any(e.kernel == family.name for e in self._exact):
+            return ""  # another of its configurations was right
+        return "went wrong when it was measured on these very sizes" if found else ""
+
+    def fp32(self, own: bool) -> tuple[Selection | None, PassedOver]:
         """Return what the stores select in plain fp32, None where they do not know; and what they know of and passed over.
 
         ``own``: only toprung's kernels; else an entry of what is installed may win.
         """
-        here = self.known(device)
         passed: PassedOver = ()
-        for exact, entries in _spots(here, desc) if here.book else ():
-            found, more = self._of_spot(here, device, desc, own, entries, exact)
+        for exact, entries in self._spots():
+            found, more = self._of_spot(own, entries, exact)
             if found is not None:
                 return found, passed + more
             passed += more
         return None, passed
 
-    def failed(self, device: Device, desc: Desc, family: KernelFamily) -> str:
-        """Return why a family is not to be trusted with a product: it went wrong on these sizes, none of it right; else empty."""
-        here = self.known(device)
-        found = (family.name, class_of(desc), desc.sizes) in here.failed
-        if found and family.own and any(e.kernel == family.name for e in here.book.at(class_of(desc), desc.sizes)):
-            return ""  # another of its configurations was right
-        return "went wrong when it was measured on these very sizes" if found else ""
-
-    def slower_than_fp32(self, device: Device, desc: Desc, own: bool, family: KernelFamily) -> str | None:
+    def slower_than_fp32(self, own: bool, family: KernelFamily) -> str | None:
         """Return why a family of another accuracy class is slower than plain fp32, empty if it is faster; None if it is not known.
 
         What a store says of one family says nothing of another that was not measured there.
         """
-        here = self.known(device)
-        for exact, entries in _spots(here, desc) if here.book else ():
-            mine = [e for e in entries if e.kernel == family.name]
-            chosen, _ = self._first(here, device, desc, mine, exact)
-            plain = next((e for e in entries if _may(e, device, desc, own)), None)
+        for exact, entries in self._spots():
+            mine = [e for e in entries if e.family is family]
+            chosen, _ = self._first(mine, exact) if mine else (None, ())
+            plain = next((e for e in entries if e.may_run(self.device, self.desc, own)), None) if chosen else None
             if chosen and plain:
                 _, ours = chosen
                 if ours.median <= plain.median:
                     return ""
-                share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
-                older = OLDER if any(e.kernel in _own() and not _current(e) for e in (ours, plain)) else ""
-                return f"{family.precision} took {share} when both were measured on {_shape(ours)}{older}"
+                share = f"{ours.median / plain.median:.2f} times as long as {plain}"
+                older = OLDER if any(e.family and e.family.own and not e.current for e in (ours, plain)) else ""
+                return f"{family.precision} took {share} when both were measured on {_shape(ours.entry)}{older}"
         return None
 
-    def of_precision(
-        self, device: Device, desc: Desc, precision: str, without: Collection[str] = ()
-    ) -> tuple[Selection | None, PassedOver]:
+    def of_precision(self, precision: str, without: Collection[str] = ()) -> tuple[Selection | None, PassedOver]:
         """Return what the stores select in an accuracy class, None if they do not know; and what they passed over.
 
         ``without``: names of families that are not to be selected.
         """
-        here = self.known(device)
         passed: PassedOver = ()
-        for exact, entries in _spots(here, desc) if here.book else ():
-            entries = [e for e in _of(entries, precision) if e.kernel not in without]
-            chosen, more = self._first(here, device, desc, entries, exact)
+        for exact, entries in self._spots():
+            mine = [e for e in _of(entries, precision) if e.kernel not in without]
+            chosen, more = self._first(mine, exact)
             if chosen is None:
                 passed += more
                 continue
-            found, entry = chosen
-            if not entry.candidate["tile"]:
+            found, one = chosen
+            if not one.entry.candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
-            reason = "" if exact and _current(entry) else _strayed(device, desc, found.candidate, entry)
-            reason = reason or _unmeasured(device, desc, found.candidate, {e.kernel for e in entries}, without)
+            reason = "" if exact and one.current else self._strayed(found.candidate, one)
+            reason = reason or self._unmeasured(found.candidate, {e.kernel for e in mine}, without)
             if not reason:
-                return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
-            passed += ((_name(entry), reason), *more)
+                return replace(found, why=f"tuned on {_where(one, exact)}: {_milliseconds(one.entry)}", passed_over=more), passed
+            passed += ((str(one), reason), *more)
         return None, passed
 
-    def settled(self, device: Device, desc: Desc, classes: Sequence[str]) -> bool:
+    def settled(self, classes: Sequence[str]) -> bool:
         """Return True if the store has an exact-size entry for every accuracy class, and of what is installed for plain fp32."""
-        here = self.known(device)
-        entries = [e for book in (here.book, here.noisy) for e in book.at(class_of(desc), desc.sizes)]
+        entries = [*self.known.measured(self._exact), *self.known.measured(self.known.noisy.at(*self._of))]
         for family in families():
-            counts = not family.own and family.precision == "fp32" and (family.memory == "device" or device.kind == "cpu")
-            wanted = "fp32" in classes and counts and not family.supports(device, desc)
-            if wanted and not any(e.kernel == family.name for e in entries):
+            counts = not family.own and family.precision == "fp32" and (family.memory == "device" or self.device.kind == "cpu")
+            wanted = "fp32" in classes and counts and not family.supports(self.device, self.desc)
+            if wanted and not any(e.family is family for e in entries):
                 return False
-        firsts = (self._first(here, device, desc, _of(entries, one), True)[0] for one in classes)
-        return all(first is not None and _current(first[1]) for first in firsts)
+        firsts = (self._first(_of(entries, one), True)[0] for one in classes)
+        return all(first is not None and first[1].current for first in firsts)
 
-    def knows_host(self, device: Device) -> bool:
-        """Return True if the host's BLAS was measured beside ours on a device."""
-        return self.known(device).host
-
-    def beside_host(self, device: Device, desc: Desc) -> tuple[float, float] | None:
+    def beside_host(self) -> tuple[float, float] | None:
         """Return the measured seconds of ours and of the host's BLAS on a CPU device, for host arrays; None where not known."""
-        here = self.known(device)
-        on_host = {f.name for f in families() if f.memory == "host"}
-        for exact, entries in _spots(here, desc):
-            theirs = next((e for e in entries if e.kernel in on_host), None)
-            ours = next((e for e in entries if _may(e, device, desc, own=True)), None)
+        for exact, entries in self._spots():
+            theirs = next((e for e in entries if e.family and e.family.memory == "host"), None)
+            ours = next((e for e in entries if e.may_run(self.device, self.desc, own=True)), None)
             if theirs and ours:
-                return ours.median * (1.0 if exact and _current(ours) else MARGIN), theirs.median
+                return ours.median * (1.0 if exact and ours.current else MARGIN), theirs.median
         return None
 
-    def _of_spot(
-        self, here: Known, device: Device, desc: Desc, own: bool, entries: Sequence[Entry], exact: bool
-    ) -> tuple[Selection | None, PassedOver]:
+    def _of_spot(self, own: bool, entries: Sequence[Measured], exact: bool) -> tuple[Selection | None, PassedOver]:
         """Return the best that entries of one size allow in plain fp32; None where none is of any use."""
         plain = _of(entries, "fp32")
-        chosen, passed = self._first(here, device, desc, plain, exact)
+        chosen, passed = self._first(plain, exact)
         if chosen is None:
             return None, passed
-        found, entry = chosen
-        where = _where(entry, exact)
-        exact = exact and _current(entry)
+        found, one = chosen
+        where = _where(one, exact)
+        exact = exact and one.current
         if not exact and (  # a measurement of the very sizes stands against any prediction
-            reason := _strayed(device, desc, found.candidate, entry)
-            or _unmeasured(device, desc, found.candidate, {e.kernel for e in plain})
+            reason := self._strayed(found.candidate, one) or self._unmeasured(found.candidate, {e.kernel for e in plain})
         ):
-            return None, ((_name(entry), reason), *passed)
-        theirs = (e for e in entries if not own and not is_ours(e.kernel, "fp32") and _may(e, device, desc, own) and not refusal(e))
-        if (vendor := next(theirs, None)) is not None:
-            installed = decoded(vendor.candidate)
-            ratio = vendor.median / entry.median
-            here_too = ratio if exact else ratio * _grown(device, desc, installed.family, entry)
+            return None, ((str(one), reason), *passed)
+        theirs = (e for e in entries if not own and e.family and not e.family.own and isinstance(e.candidate, Candidate))
+        vendor = next((e for e in theirs if e.may_run(self.device, self.desc, own)), None)
+        if vendor is not None and isinstance(vendor.candidate, Candidate):
+            ratio = vendor.median / one.median
+            here_too = ratio if exact else ratio * self._grown(vendor.candidate.family, one)
             if here_too < 1:
-                why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
-                return Selection(installed, why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
+                why = f"measured faster than ours on {where}: {_milliseconds(vendor.entry)}"
+                passed = ((str(one), f"{1 / ratio:.2f} times as long when measured"),)
+                return Selection(vendor.candidate, why, passed, True), ()
             if not exact and ratio < MARGIN:
                 return None, passed
             passed = ((vendor.kernel, f"{ratio:.2f} times as long when measured"), *passed)
-        why = f"tuned on {where}: {_milliseconds(entry)}"
+        why = f"tuned on {where}: {_milliseconds(one.entry)}"
         return replace(found, why=why, passed_over=passed, weighed=vendor is not None), ()
 
-    def _first(
-        self, here: Known, device: Device, desc: Desc, entries: Sequence[Entry], exact: bool
-    ) -> tuple[tuple[Selection, Entry] | None, PassedOver]:
-        """Return the first of entries of one accuracy class, fastest first, that a product can follow; and what was passed over.
+    def _first(self, entries: Sequence[Measured], exact: bool) -> tuple[tuple[Selection, Measured] | None, PassedOver]:
+        """Return the first of entries of one accuracy class, fastest first, that the product can follow; and what was passed over.
 
         Where some were measured with the driver and sources at hand, the others are not looked at.
         """
         passed: list[tuple[str, str]] = []
-        chosen: tuple[Selection, Entry] | None = None
-        for entry in [e for e in entries if _fresh(e, here.machine)] or entries:
+        chosen: tuple[Selection, Measured] | None = None
+        for one in [e for e in entries if e.fresh] or entries:
             if chosen is not None:
-                if len(passed) < SHOWN:
-                    passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
+                if len(passed) >= SHOWN:
+                    break
+                passed.append((str(one), f"{one.median / chosen[1].median:.2f} times as long when measured"))
                 continue
-            found = self._followed(here, device, desc, entry, exact)
+            found = self._followed(one, exact)
             if isinstance(found, Selection):
-                chosen = found, entry
+                chosen = found, one
             else:
-                passed.append((_name(entry), found))
+                passed.append((str(one), found))
         return chosen, tuple(passed)
 
-    def _followed(self, here: Known, device: Device, desc: Desc, entry: Entry, exact: bool) -> Selection | str:
-        """Return the selection for a product that an entry suggests, or why there is none."""
-        if reason := refusal(entry):
-            return reason
-        message = ""
-        stale = not _fresh(entry, here.machine) and bool(entry.candidate["tile"])  # else it says how long, and not what to run
+    def _followed(self, one: Measured, exact: bool) -> Selection | str:
+        """Return the selection that an entry suggests, or why there is none."""
+        if isinstance(one.candidate, str):
+            return one.candidate
+        entry, message = one.entry, ""
+        stale = not one.fresh and bool(entry.candidate["tile"])  # else it says how long, and not what to run
         if stale:
-            source = version(entry.kernel, device.backend)
-            known_here = self._proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
-            message, stale = known_here or "", known_here is None
+            source = version(one.kernel, self.device.backend)
+            proved = self._store.proofs.get((entry.id, self.known.machine, source), self.known.proofs.get((entry.id, source)))
+            message, stale = proved or "", proved is None
         if message:
             return f"wrong with this driver and kernel: {message}"
-        found = fitted(device, desc, entry, exact)
+        found = one.fitted(self.device, self.desc, exact)
         return Selection(found, unproven=entry if stale else None) if isinstance(found, Candidate) else found
+
+    def _grown(self, theirs: KernelFamily, neighbour: Measured) -> float:
+        """Return by what another family's time over ours differs between a neighbour and the product; 1 if it is unknown."""
+        before, now = (ranking.ratio(self.device, desc, theirs) for desc in (neighbour.desc, self.desc))
+        return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
+
+    def _strayed(self, candidate: Candidate, one: Measured) -> str:
+        """Return why a neighbour's candidate is left for the heuristic's: its prediction lost more than ``STRAYED`` on the way.
+
+        What it loses by prediction where it was the fastest measured is the model's error and comes off.
+        """
+        others = ("another", "another of its tiles")
+        for here, before, other in zip(
+            ranking.losses(self.device, self.desc, candidate), one.losses(self.device), others, strict=True
+        ):
+            lost = here / max(before, 1.0) if here and before else 1.0
+            if lost > STRAYED:
+                return f"tuned on {_where(one, False)}; {lost:.2f} times as long as {other} by the cost model here"
+        return ""
+
+    def _unmeasured(self, candidate: Candidate, measured: Collection[str], without: Collection[str] = ()) -> str:
+        """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster.
+
+        Faster than each family that was measured, too: a prediction no better than that of one that lost says nothing.
+        """
+        order = ranking.ranked(self.device, self.desc, candidate.family.precision)
+        other = next((p for p in order if p.candidate.family.name not in measured and p.candidate.family.name not in without), None)
+        predicted = [p.seconds for p in order if p.candidate.family.name in measured]
+        ours = min([candidate.family.cost(self.device, self.desc, candidate.config), *predicted])
+        if other is None or ours < CLEARLY * other.seconds:
+            return ""
+        return f"{ours / other.seconds:.1f} times as long as {other.candidate} by the cost model, which was not measured there"
 
 
 class Untuned(TunedStore):
@@ -405,102 +524,20 @@ def refusal(entry: Entry) -> str:
     return ""
 
 
-def _of(entries: Sequence[Entry], precision: str) -> list[Entry]:
+def _of(entries: Sequence[Measured], precision: str) -> list[Measured]:
     """Return the entries of toprung's own families of an accuracy class; those of families that are not here count as fp32."""
-    here = {f.name for f in families()}
-    return [e for e in entries if is_ours(e.kernel, precision) or (precision == "fp32" and e.kernel not in here)]
-
-
-def _spots(here: Known, desc: Desc) -> Iterator[tuple[bool, Sequence[Entry]]]:
-    """Yield entries by size, fastest first, the product's own and then its neighbours'; and whether they are its own."""
-    name, sizes = class_of(desc), desc.sizes
-    if exact := here.book.at(name, sizes):
-        yield True, exact
-    for distance, entries in here.book.near(name, sizes, FACTOR):
-        if distance:
-            yield False, entries
-
-
-def _may(entry: Entry, device: Device, desc: Desc, own: bool) -> bool:
-    """Return True if an entry is of a plain fp32 family that could run a product in the device's memory."""
-    family = next((f for f in families() if f.name == entry.kernel), None)
-    if family is None or (family.precision, family.memory) != ("fp32", "device"):
-        return False
-    return family.own or (not own and not family.supports(device, desc))
-
-
-def _grown(device: Device, desc: Desc, theirs: KernelFamily, entry: Entry) -> float:
-    """Return by what another family's time over ours differs between a neighbour and a product, by the cost model; 1 if unknown."""
-    before, now = (ranking.ratio(device, one, theirs) for one in (described(entry.shape), desc))
-    return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
-
-
-def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> str:
-    """Return why a neighbour's candidate is left for the heuristic's: by its prediction it lost more than ``STRAYED`` on the way.
-
-    What it loses by prediction where it was the fastest measured is the model's error and comes off.
-    """
-    there, measured = described(entry.shape), decoded(entry.candidate)
-    for in_family in (False, True):
-        here, before = (ranking.loss(device, *one, in_family) for one in ((desc, candidate), (there, measured)))
-        lost = here / max(before, 1.0) if here and before else 1.0
-        if lost > STRAYED:
-            other = "another of its tiles" if in_family else "another"
-            return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as {other} by the cost model here"
-    return ""
-
-
-def _unmeasured(
-    device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str] = ()
-) -> str:  # fmt: skip
-    """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster.
-
-    Faster than each family that was measured, too: a prediction no better than that of one that lost says nothing.
-    """
-    order = ranking.ranked(device, desc, candidate.family.precision)
-    other = next((p for p in order if p.candidate.family.name not in {*measured, *without}), None)
-    predicted = [p.seconds for p in order if p.candidate.family.name in measured]
-    ours = min([candidate.family.cost(device, desc, candidate.config), *predicted])
-    if other is None or ours < CLEARLY * other.seconds:
-        return ""
-    return f"{ours / other.seconds:.1f} times as long as {other.candidate} by the cost model, which was not measured there"
-
-
-def _fresh(entry: Entry, machine: Machine) -> bool:
-    """Return True if an entry was measured with this driver and compiler, and its family's sources as they are."""
-    return entry.machine == machine and _current(entry)
-
-
-def _current(entry: Entry) -> bool:
-    """Return True if an entry was measured with its family's sources as they are.
-
-    Samples of other sources suggest a candidate, but decide as little as those of a neighbour: a prediction can overrule them.
-    """
-    return bool(entry.source) and version(entry.kernel, entry.machine.backend) == entry.source
+    return [e for e in entries if e.precision == precision and (e.family is None or e.family.own)]
 
 
 def fitted(device: Device, desc: Desc, entry: Entry, exact: bool) -> Candidate | str:
     """Return an entry's candidate made to fit a product, or why it cannot be; ``exact``: it was measured on these very sizes."""
-    try:
-        candidate = decoded(entry.candidate)
-    except (UnknownName, ValueError) as error:
-        return str(error)
-    made = candidate.family.adapt(device, desc, candidate.config, described(entry.shape), exact)
-    return made if isinstance(made, str) else Candidate(candidate.family, made)
+    return Measured(entry, entry.machine).fitted(device, desc, exact)
 
 
-def _name(entry: Entry) -> str:
-    """Return an entry's candidate, as receipts name kernels."""
-    try:
-        return str(decoded(entry.candidate))
-    except (UnknownName, ValueError):
-        return entry.kernel
-
-
-def _where(entry: Entry, exact: bool) -> str:
+def _where(one: Measured, exact: bool) -> str:
     if not exact:
-        return f"{_shape(entry)}, the nearest of its class that were tuned{'' if _current(entry) else OLDER}"
-    return "these very sizes" if _current(entry) else f"these sizes{OLDER}"
+        return f"{_shape(one.entry)}, the nearest of its class that were tuned{'' if one.current else OLDER}"
+    return "these very sizes" if one.current else f"these sizes{OLDER}"
 
 
 def _shape(entry: Entry) -> str:

@@ -45,7 +45,7 @@ def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selec
             raise Unsupported(f"{problem}: its halves are converted first, {halves}")
         return halves
     if device.kind == "cpu" and isinstance(problem, Gemm):
-        beside = HERE.beside_host(device, desc)
+        beside = HERE.at(device, desc).beside_host()
         if beside is None or beside[1] < beside[0]:
             measured = (
                 "it was faster when both were measured" if beside else "the arrays are on the host, and nothing says ours is faster"

@@ -152,7 +152,7 @@ def _measured(
     """Return the candidate that a program gets after autotuning, and the other right ones. Autotuning's samples are not reused."""
     if isinstance(problem, Gemv):  # the host's BLAS is measured for arrays on the host, and those are not what ``selected`` is of
         others = [c for c in others if c.family.memory == "device"]
-    if HERE.settled(lane.device, problem.desc, paths(lane.device, problem.desc, path) or ("fp32",)):
+    if HERE.at(lane.device, problem.desc).settled(paths(lane.device, problem.desc, path) or ("fp32",)):
         return mine, others
     before = mine.candidate
     unmeasured = measure(lane, problem, (before, *others), store, seed)
