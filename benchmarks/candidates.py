@@ -55,7 +55,7 @@ from toprung.errors import LaunchError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
-from toprung.kernels.hopper_presplit.launches import PresplitLaunches
+from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
 from toprung.lab.harness import results
@@ -363,7 +363,7 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
             raise SystemExit(f"{one} takes no prepacked B")
         run, packed = made.prepacked.starter(), terms.address
     elif how in ("one ", "pass "):
-        run = PresplitLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
+        run = InflightLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
 
     def arm(alpha: float, beta: float) -> None:
         queue = torch.cuda.current_stream().cuda_stream if placed.on_gpu else None

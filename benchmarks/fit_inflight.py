@@ -7,7 +7,7 @@
 Records are of ``benchmarks/candidates.py --shapes deep,drawn`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
 outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Prints the constants of
-``kernels/hopper_inflight/cost.py`` and ``kernels/hopper_inflight_split_k/cost.py`` to be put into the source, and errors before
+``kernels/hopper_fp32x/cost.py`` to be put into the source, and errors before
 and after.
 """
 
@@ -20,7 +20,6 @@ import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,25 +27,19 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_inflight import cost
-from toprung.kernels.hopper_inflight.config import tiles
-from toprung.kernels.hopper_inflight_split_k import cost as parts
+from toprung.kernels.hopper_fp32x import cost
+from toprung.kernels.hopper_fp32x.config import tiles
 from toprung.oracle.problems import problem_of
 from toprung.tune.rows import read as read_rows
 
 UNITS = 132
 """SMs of the GPUs that the records are of."""
-MODELS: dict[str, ModuleType] = {"hopper_inflight": cost, "hopper_inflight_split_k": parts}
-NUMBERS: dict[str, tuple[ModuleType, str]] = {
-    **{name: (cost, name) for name in ("COPY", "ALONE", "AGAIN", "LAUNCH", "MET", "MEET", "PASS")},
-    "ADDING": (parts, "ADDING"),
-    "PART": (parts, "PART"),
-}
-"""Constants of the models beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held, and what is imported follows its module."""
+WEIGHED = {"hopper_inflight": cost.in_flight_configs, "hopper_inflight_split_k": cost.parts_configs}
+"""Configurations that are weighed for a product, by the family's name."""
+NUMBERS = ("COPY", "ALONE", "AGAIN", "LAUNCH", "MET", "MEET", "PASS", "ADDING", "PART")
+"""Constants of the model beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held."""
 SINGLE = "float32", "float32"
 """Types whose share is 1 by definition."""
-FOLLOW = ("AGAIN", "ALONE", "LAUNCH")
-"""Constants of in flight that the model of parts imports."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
 """Times the best of its product from which a time is left out; errors from which they count less; weight of where numbers were."""
 
@@ -70,7 +63,7 @@ def held_out(product: str) -> bool:
 def shares(desc: GemmDesc, config: Any) -> bool:
     """Return True for a time of before there were long rings, of a block that has an SM to itself now."""
     alone = None if config.is_alone else cost.with_long_ring(config)
-    return alone is not None and cost.fits(alone, tiles(desc, alone) * getattr(config, "PARTS", 1), UNITS)
+    return alone is not None and cost.fits(alone, tiles(desc, alone) * config.k_parts, UNITS)
 
 
 def of_check(record: dict[str, Any]) -> list[Sample]:
@@ -83,7 +76,7 @@ def of_check(record: dict[str, Any]) -> list[Sample]:
                 times[row.candidate].append(row.device)
         medians = {c: statistics.median(some) for c, some in times.items()}
         for candidate, seconds in medians.items():
-            if candidate.kernel in MODELS and seconds < WORST * min(medians.values()):
+            if candidate.kernel in WEIGHED and seconds < WORST * min(medians.values()):
                 assert isinstance(desc, GemmDesc)
                 if shares(desc, candidate.config):
                     continue
@@ -101,9 +94,9 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
         widths = (next(w for w in (4, 2, 1) if ld % w == 0) for ld in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
         medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
-        for family, model in MODELS.items():
-            for config in model.configs(desc, UNITS):
-                seconds = medians.get(f"{family} {config}", medians.get(str(config)) if model is cost else None)
+        for family, weighed in WEIGHED.items():
+            for config in weighed(desc, UNITS):
+                seconds = medians.get(f"{family} {config}", medians.get(str(config)) if family == "hopper_inflight" else None)
                 if seconds and seconds < WORST * min(medians.values()):
                     tested = held_out(f"{row['size']} {row['layout']}")
                     found.append(Sample(device, family, desc, config, seconds, tested))
@@ -120,7 +113,7 @@ def numbers() -> NDArray[np.float64]:
     """Return the models' constants: logarithms of what is positive, and behind them the powers of ``SHARES``."""
     found = [x for pair in cost.TIMES.values() for x in pair]
     found += [share for types, (share, _) in cost.SHARES.items() if types != SINGLE]
-    found += [getattr(*where) for where in NUMBERS.values()]
+    found += [getattr(cost, name) for name in NUMBERS]
     return np.concatenate([np.log(found), [wider for types, (_, wider) in cost.SHARES.items() if types != SINGLE]])
 
 
@@ -130,16 +123,13 @@ def use(values: NDArray[np.float64]) -> None:
     rest, wider = iter(np.exp(values[:-powers]).tolist()), iter(values[-powers:].tolist())
     cost.TIMES = {block: (next(rest), next(rest)) for block in cost.TIMES}
     cost.SHARES = {types: (1.0, 0.0) if types == SINGLE else (next(rest), next(wider)) for types in cost.SHARES}
-    for name, (model, constant) in NUMBERS.items():
-        value = next(rest)
-        setattr(model, constant, value)
-        if name in FOLLOW:
-            setattr(parts, constant, value)
+    for name in NUMBERS:
+        setattr(cost, name, next(rest))
 
 
 def logs(of: list[Sample]) -> NDArray[np.float64]:
     """Return the logarithms of predicted over measured seconds."""
-    return np.array([math.log(MODELS[s.family].seconds(s.desc, s.config, UNITS) / s.seconds) for s in of])
+    return np.array([math.log(cost.seconds(s.desc, s.config, UNITS) / s.seconds) for s in of])
 
 
 def quality(of: list[Sample]) -> str:
@@ -172,7 +162,7 @@ def main() -> int:
     print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
     print("TIMES", {block: tuple(float(f"{x:.3g}") for x in pair) for block, pair in cost.TIMES.items()})
     print("SHARES", {types: (float(f"{x:.2g}"), round(wider, 3)) for types, (x, wider) in cost.SHARES.items()})
-    print(*(f"{name} {getattr(*where):.3g}" for name, where in NUMBERS.items()))
+    print(*(f"{name} {getattr(cost, name):.3g}" for name in NUMBERS))
     return 0
 
 

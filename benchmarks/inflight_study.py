@@ -2,8 +2,9 @@
 
     python benchmarks/inflight_study.py [results/model/inflight-study.json]
 
-Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is computed again in plain fp32, as
-``kernels/hopper_inflight`` has them where K runs along memory and is a multiple of 32; sums are exact, so that what shows is what
+Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is computed again in plain fp32,
+as ``kernels/hopper_fp32x/split.cuh`` has them where K runs along memory and is a multiple of 32; sums are exact,
+so that what shows is what
 the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. ``relu``: of normal
 numbers in A, what is negative is 0. Two minutes on one core.
 """
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 import split_model as split
 from fp32x_study import numpy_environment
-from toprung.kernels.hopper_inflight.config import CHUNK
+from toprung.kernels.hopper_fp32x.config import CHUNK
 from toprung.lab.harness import results
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm

@@ -28,8 +28,8 @@ from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
-from toprung.kernels.hopper_strassen.launches import launches as strassen
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD
+from toprung.kernels.hopper_fp32x.strassen import launches as strassen
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.power import Meter

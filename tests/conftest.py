@@ -117,9 +117,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def beforehand_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the families that split in flight: of fp32x there is the one that splits both operands beforehand."""
-    from toprung.kernels.hopper_inflight.family import HopperInflight
-    from toprung.kernels.hopper_inflight_split_k.family import HopperInflightSplitK
-    from toprung.kernels.hopper_presplit.family import HopperPresplit
+    from toprung.kernels.hopper_fp32x.family import HopperInflight, HopperInflightSplitK, HopperPresplit
 
     for family in (HopperInflight, HopperInflightSplitK, HopperPresplit):
         monkeypatch.setattr(family, "supports", lambda *what: "left out")

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from test_fused_epilogue import WAYS, of_fp32x, of_presplit, of_sgemm, of_split_k
+from test_fused_epilogue import WAYS, of_fp32x, of_sgemm
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import is_kept, keep
-from toprung.kernels.hopper_inflight import family as inflight
 from toprung.tune import compiler
 
 LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
@@ -29,7 +28,7 @@ def desc_of(a: bool, b: bool, n: int = 96, **more: Any) -> GemmDesc:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     """The sources that launches ask kernels of; nothing is compiled."""
     found: list[Source] = []
-    for module in (of_fp32x, of_sgemm, of_presplit, of_split_k, inflight):
+    for module in (of_fp32x, of_sgemm):
         monkeypatch.setattr(module, "kernel_of", lambda session, source: found.append(source) or source)
     return found
 

@@ -17,7 +17,7 @@ from toprung.backends import nvrtc
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily
-from toprung.kernels.hopper_inflight import cost as inflight
+from toprung.kernels.hopper_fp32x import cost as inflight
 from toprung.kernels.registry import families
 from toprung.kernels.tiled_group import cost as tiled_group
 

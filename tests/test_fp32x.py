@@ -28,11 +28,11 @@ from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed
 from toprung.kernels.base import KernelFamily, NoConfig
+from toprung.kernels.hopper_fp32x import strassen
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
-from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
+from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
 from toprung.kernels.hopper_fp32x.sizes import workspace_bytes
-from toprung.kernels.hopper_strassen import sizes as strassen
 from toprung.lab.harness import results
 
 pytestmark = pytest.mark.usefixtures("beforehand_only")

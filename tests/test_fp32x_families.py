@@ -16,12 +16,11 @@ from toprung.backends import cublas
 from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_fp32x.family import FAMILY as BEFOREHAND
-from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
-from toprung.kernels.hopper_inflight.cost import CLUSTERED, at_once, configs, seconds
-from toprung.kernels.hopper_inflight.family import FAMILY as IN_FLIGHT
-from toprung.kernels.hopper_inflight_split_k import cost as in_parts
-from toprung.kernels.hopper_presplit import cost as presplit
+from toprung.kernels.hopper_fp32x import cost
+from toprung.kernels.hopper_fp32x.config import in_flight, tiles
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, in_flight_configs, seconds
+from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
+from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
 from toprung.oracle.gemm import Gemm
 from toprung.store import Store
 from toprung.tile import Tile
@@ -52,9 +51,9 @@ def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
 
 def test_long_rows_of_b_take_a_launch_longer_to_split() -> None:
     def first(K: int) -> float:
-        return presplit.split_seconds(gemm(208, 256, K, "TT"), config, 132)[0]
+        return cost.split_seconds(gemm(208, 256, K, "TT"), config, 132)[0]
 
-    config = next(c for c in presplit.configs(gemm(208, 256, 41240, "TT"), 132) if c.BN == 64 and c.SLICES == 8)
+    config = next(c for c in cost.presplit_configs(gemm(208, 256, 41240, "TT"), 132) if c.BN == 64 and c.SLICES == 8)
     assert first(8192) == first(4096) and first(40960) == pytest.approx(5 * first(8192))
 
 
@@ -99,9 +98,9 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in in_parts.configs(desc, H200.compute_units):
+        for config in cost.parts_configs(desc, H200.compute_units):
             if took := one["microseconds"].get(str(config)):
-                ratios[desc, config.PARTS, str(config)] = 1e6 * in_parts.seconds(desc, config, H200.compute_units) / took
+                ratios[desc, config.k_parts, str(config)] = 1e6 * cost.seconds(desc, config, H200.compute_units) / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03
     assert all(0.7 < ratio < 1.5 for ratio in ratios.values()), ratios
     many = [ratio for (_, parts, _), ratio in ratios.items() if parts > 50]
@@ -135,7 +134,7 @@ def test_what_a_store_says_of_one_family_it_does_not_say_of_another(stored: Stor
     )
     assert select(H200, problem.desc, True, "auto").family is IN_FLIGHT
     made = IN_FLIGHT.starts(H200, problem.desc)
-    tile, options = InflightConfig(**next(iter(made))).encode().values()
+    tile, options = in_flight(**next(iter(made))).encode().values()
     stored.add(entry(H200, problem, "hopper_inflight", Tile(**tile), 3e-5, options=options))
     found = select(H200, problem.desc, True, "auto")
     assert found.precision == "fp32" and "times as long" in dict(found.passed_over)["fp32x"]
@@ -167,7 +166,7 @@ def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store
 
 @pytest.mark.parametrize("desc", [gemm(64, 256, 7168, "NT"), batch(64, 256, 256, 256), gemm(4096, 4096, 4096)], ids=str)
 def test_more_work_takes_no_less_time(desc: Any) -> None:
-    for config in configs(desc, 132):
+    for config in in_flight_configs(desc, 132):
         more = (
             dataclasses.replace(desc, K=2 * desc.K, lda=0, ldb=0),
             dataclasses.replace(desc, batch=9 * desc.batch, stride_c=1 << 24),
@@ -181,21 +180,21 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
 @pytest.mark.parametrize("desc", [gemm(512, 512, 512), gemm(64, 448, 8192), gemm(43, 204, 72848), batch(16, 36, 300, 268)], ids=str)
 def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int) -> None:
     """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
-    found = [c for c in configs(desc, units) if c.most > 1]
+    found = [c for c in in_flight_configs(desc, units) if c.most > 1]
     for config in found:
         blocks = tiles(desc, config) * config.SLICES
         room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
         assert config.is_alone == (room and (units == 132 or config.SLICES <= 8)), config
         assert (config.shared_bytes > 113 * 1024) == config.is_alone and not config.refused()
     assert any(c.is_alone for c in found)
-    assert {c.registers for c in found if c.BN == 64} == {InflightConfig(1, 64, 5).registers}, "the text is the same"
+    assert {c.registers for c in found if c.BN == 64} == {in_flight(1, 64, 5).registers}, "the text is the same"
 
 
 def test_clusters_are_weighed_while_there_is_room() -> None:
-    slices = {c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), 132)}
+    slices = {c.SLICES for c in in_flight_configs(gemm(64, 256, 7168, "NT"), 132)}
     assert slices == {1, 2, 4, 8, 16}
     for units, most in ((132, 16), (114, 8)):
-        assert max(c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), units) if c.resident == 1) == most
-    assert {c.SLICES for c in configs(gemm(4096, 4096, 4096), 132)} == {1}
+        assert max(c.SLICES for c in in_flight_configs(gemm(64, 256, 7168, "NT"), units) if c.resident == 1) == most
+    assert {c.SLICES for c in in_flight_configs(gemm(4096, 4096, 4096), 132)} == {1}
     ours, plain = ranking.against_fp32(H200, gemm(256, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain

@@ -31,9 +31,9 @@ from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import most_slices, product_time
-from toprung.kernels.hopper_fp32x.family import FAMILY
+from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.kernels.hopper_fp32x.sizes import supported, trimmed
+from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import product_source
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
@@ -56,7 +56,7 @@ LARGE, DEEP, TINY = Gemm(4096, 4096, 4096), Gemm(128, 128, 65536), Gemm(64, 64, 
 
 def of(config: Fp32xConfig, slices: int = 1) -> Candidate:
     """Return a candidate of fp32x."""
-    return Candidate(FAMILY, replace(config, slices=slices))
+    return Candidate(FP32X, replace(config, k_parts=slices))
 
 
 OTHER = of(Fp32xConfig(CONSUMERS=1, BN=128, STAGES=8, GROUP=4))
@@ -80,18 +80,18 @@ def named(problem: Problem, candidate: Candidate = OTHER, seconds: float = 1e-3,
 def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Problem) -> None:
     desc = problem.desc
     assert isinstance(desc, GemmDesc)
-    axes = FAMILY.space(H200, desc)
+    axes = FP32X.space(H200, desc)
     points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-    made = {c for p in points if (c := FAMILY.at(H200, desc, p))}
+    made = {c for p in points if (c := FP32X.at(H200, desc, p))}
     assert by_cost(desc).config in made and len(made) > 50
     for config in made:
-        assert Fp32xConfig.decode(**config.encode()) == config
+        assert Fp32xConfig().decode(**config.encode()) == config
         assert not config.refused() and config.STAGES >= 2
         assert config.shared_bytes + config.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
         assert config.slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, config.slices) <= most_slices(desc)
-        assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
+        assert FP32X.at(H200, desc, FP32X.point(config)) == config
         assert 0 < product_time(desc, config, 132) < math.inf
-    starts = [FAMILY.at(H200, desc, p) for p in FAMILY.starts(H200, desc)]
+    starts = [FP32X.at(H200, desc, p) for p in FP32X.starts(H200, desc)]
     assert set(starts) - {None} <= made
 
 
@@ -101,7 +101,7 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
-    source = FAMILY.source(H200, config := Fp32xConfig(CONSUMERS=1, STAGES=8))
+    source = FP32X.source(H200, config := Fp32xConfig(CONSUMERS=1, STAGES=8))
     assert source is not None and source.defines == product_source(config).defines
 
 
@@ -115,7 +115,7 @@ def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: S
     selected = select(folder.device, problem.desc, True, "fp32x")
     made = selected.family.compile(folder, problem.desc, selected.config)
     assert isinstance(made, Fp32xLaunches) and selected.precision == "fp32x"
-    assert Candidate(FAMILY, made.config) == candidate
+    assert Candidate(FP32X, made.config) == candidate
     assert close(one.run(made, 0.5, 2.0), one.reference(0.5, 2.0))
 
 
@@ -194,7 +194,7 @@ def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, sto
 
 def test_entries_that_name_an_interval_are_read_without_it() -> None:
     tile = {"BM": 128, "BN": 64, "BK": 32, "STAGES": 4}
-    assert Fp32xConfig.decode(tile, {"GROUP": 8, "INTERVAL": 2}) == Fp32xConfig.decode(tile, {"GROUP": 8})
+    assert Fp32xConfig().decode(tile, {"GROUP": 8, "INTERVAL": 2}) == Fp32xConfig().decode(tile, {"GROUP": 8})
 
 
 def test_what_was_measured_with_another_text_is_verified_first(stored: Store) -> None:  # noqa: F811
@@ -215,8 +215,8 @@ def test_the_verification_has_edges_slices_and_sums_that_the_promise_covers() ->
         candidate = of(Fp32xConfig(BN=64, STAGES=8), slices)
         problem, small = verify.small_problem(Gemm(512, 512, 16384, trans="NT").desc, candidate, 1.3, 0.7)
         desc, config = problem.desc, small.config
-        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FAMILY
-        assert not supported(H200, desc)
+        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FP32X
+        assert not unsupported(H200, desc, config)
         assert (config.slices > 1) == (slices > 1) and config.slices == trimmed(desc.K, min(slices, 3))
         assert desc.M % config.BM and desc.N % config.BN and desc.K % 32 and desc.trans == "NT"
 
@@ -410,6 +410,6 @@ def test_describing_a_configuration_and_back() -> None:
         encoded = json.loads(json.dumps(candidate.encode()))
         assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="nearest"):
-        FAMILY.decode(SMALL.given(), {"GROUP": 1})
+        FP32X.decode(SMALL.given(), {"GROUP": 1})
     first, second = (of_precision(H200, LARGE.desc, "fp32x") for _ in range(2))
     assert replace(first, why="x") != first == second and replace(first, why="x").candidate == first.candidate

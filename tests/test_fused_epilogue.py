@@ -22,17 +22,9 @@ from toprung.gemm.epilogue import ADDEND, Epilogue
 from toprung.gemm.lowering import Layout, epilogue_of, lower
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels import registry
-from toprung.kernels.hopper_fp32x import family as fp32x
 from toprung.kernels.hopper_fp32x import launches as of_fp32x
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig
-from toprung.kernels.hopper_inflight import family as inflight
-from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight_split_k import family as split_k
-from toprung.kernels.hopper_inflight_split_k import launches as of_split_k
-from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
-from toprung.kernels.hopper_presplit import family as presplit
-from toprung.kernels.hopper_presplit import launches as of_presplit
-from toprung.kernels.hopper_presplit.config import PresplitConfig
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, presplit
+from toprung.kernels.hopper_fp32x.family import FP32X, INFLIGHT, INFLIGHT_SPLIT_K, PRESPLIT
 from toprung.kernels.hopper_sgemm import family as sgemm
 from toprung.kernels.hopper_sgemm import launches as of_sgemm
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
@@ -41,14 +33,14 @@ from toprung.oracle.precision import precision as promise
 
 SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 WAYS = {
-    "fp32x": (fp32x.FAMILY, SMALL, hopper_on_cpu.Folder),
-    "fp32x sliced": (fp32x.FAMILY, dataclasses.replace(SMALL, slices=3), hopper_on_cpu.Folder),
-    "fp32x, wide tiles": (fp32x.FAMILY, Fp32xConfig(STAGES=2, GROUP=2), hopper_on_cpu.Folder),
-    "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
-    "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
-    "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
-    "in flight, parts": (split_k.FAMILY, PartsConfig(1, 64, 4, 2, PARTS=3), test_inflight_split_k_on_cpu.Folder),
-    "presplit": (presplit.FAMILY, PresplitConfig(2, 64, 3, 2), test_presplit_on_cpu.Folder),
+    "fp32x": (FP32X, SMALL, hopper_on_cpu.Folder),
+    "fp32x sliced": (FP32X, dataclasses.replace(SMALL, k_parts=3), hopper_on_cpu.Folder),
+    "fp32x, wide tiles": (FP32X, Fp32xConfig(STAGES=2, GROUP=2), hopper_on_cpu.Folder),
+    "in flight": (INFLIGHT, in_flight(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, columns in fours": (INFLIGHT, in_flight(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, clusters": (INFLIGHT, in_flight(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, parts": (INFLIGHT_SPLIT_K, in_flight(1, 64, 4, 2, k_parts=3), test_inflight_split_k_on_cpu.Folder),
+    "presplit": (PRESPLIT, presplit(2, 64, 3, 2), test_presplit_on_cpu.Folder),
     "plain": (sgemm.FAMILY, SgemmConfig(STAGES=2, GROUP=2), test_hopper_fp32_on_cpu.Folder),
 }
 """Families with a configuration, and what builds their kernels for the CPU."""
@@ -64,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (of_fp32x, of_sgemm, of_presplit, of_split_k, inflight):
+    for module in (of_fp32x, of_sgemm):
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
 
 

@@ -30,14 +30,14 @@ from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.helpers import ACTIVATIONS
-from toprung.kernels.hopper_inflight import cost, family, group
-from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
-from toprung.kernels.hopper_inflight.cost import Sizes
-from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.kernels.hopper_fp32x import cost, group, launches
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, tiles
+from toprung.kernels.hopper_fp32x.cost import Sizes
+from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.oracle.bias import bias
 from toprung.oracle.precision import precision as promise
 
-SMALL, FOURS = InflightConfig(1, 32, 5), InflightConfig(1, 64, 5)
+SMALL, FOURS = in_flight(1, 32, 5), in_flight(1, 64, 5)
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
 """One tile and many, edges each way, K of two chunks and of eleven."""
 
@@ -96,7 +96,7 @@ class Group:
 
     def run(self, folder: Folder) -> GroupLaunches:
         session: Any = folder
-        made = FAMILY.grouped(session, self.members)
+        made = INFLIGHT.grouped(session, self.members)
         made.start(None, np.array(self.addresses).T)
         return made
 
@@ -144,7 +144,7 @@ def test_bits_are_those_of_a_launch_of_its_own(folder: Folder, monkeypatch: pyte
     several, one = Group(SHAPES), Product.of(*SHAPES[0])
     several.run(folder)
     one.a[0], one.b[0] = several.a[0][0], several.b[0][0]
-    monkeypatch.setattr(family, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
     assert np.array_equal(one.run(folder, SMALL)[0], several.c[0][0])
 
 
@@ -361,8 +361,8 @@ def test_results_that_lie_apart_are_told_from_those_that_do_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NT", "TN", "TT"])
-@pytest.mark.parametrize("config", [SMALL, FOURS, InflightConfig(2, 128, 4), InflightConfig(2, 64, 6)], ids=str)
-def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, config: InflightConfig, trans: str) -> None:
+@pytest.mark.parametrize("config", [SMALL, FOURS, in_flight(2, 128, 4), in_flight(2, 64, 6)], ids=str)
+def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, config: Fp32xConfig, trans: str) -> None:
     monkeypatch.setattr(group, "group_config", lambda *what: config)
     for biased, activation in (((), ""), ((0, 2, 3, 4), "gelu")):
         several = Group((*SHAPES, (128, 256, 96)), trans, biased=biased, activation=activation)
@@ -403,7 +403,7 @@ def test_parameters_fit_and_hold_what_the_kernel_reads(monkeypatch: pytest.Monke
 def test_the_cost_model_counts_the_first_blocks_turns() -> None:
     """Largest K first: of 264 equal tiles and one deep one two turns; what comes last costs least."""
     descs = [GemmDesc(64, 32, 64 if i else 4096) for i in range(265)]
-    config = InflightConfig(1, 32, 8)
+    config = in_flight(1, 32, 8)
     chunk, tile = cost.times(config, 4, 4)
     found = Sizes.of(descs[::-1]).seconds(config, 4, 4, 132)
     assert found >= cost.LAUNCH + 128 * chunk + tile + 2 * chunk + cost.AGAIN * tile
@@ -419,9 +419,9 @@ def test_who_is_taken_into_a_group() -> None:
         GemmDesc(16384, 16384, 16384, align_a=4, align_b=4, align_c=4): False, GemmDesc(64, 64, 64, 65, stride_c=4096): False,
     }  # fmt: skip
     for desc, wanted in taken.items():
-        assert (group_family(hopper, desc, "auto", none) is FAMILY) == wanted, desc
+        assert (group_family(hopper, desc, "auto", none) is INFLIGHT) == wanted, desc
         assert (
-            group_family(hopper, desc, "fp32", none) is not FAMILY
+            group_family(hopper, desc, "fp32", none) is not INFLIGHT
             and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
         )
 

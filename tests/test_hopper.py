@@ -18,7 +18,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import CHUNK, SHARED_BYTES, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import COSTS
-from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, supported, trimmed, workspace_bytes
+from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, trimmed, unsupported, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_HELD,
     SPLIT_THREADS,
@@ -137,10 +137,10 @@ def test_splitting_has_threads_for_every_row(rows: int, K: int) -> None:
 @pytest.mark.skipif(H200 is None, reason="NVRTC is not installed")
 def test_supported_says_why_not() -> None:
     assert H200 is not None
-    assert supported(H200, aligned(64, 64, 64)) == ""
-    assert "K from 64" in supported(H200, aligned(64, 64, 63))
-    assert "bytes" in supported(H200, aligned(128, 128, 1 << 23))
-    assert "Hopper" in supported(dataclasses.replace(H200, arch="sm_80"), aligned(64, 64, 64))
+    assert unsupported(H200, aligned(64, 64, 64), Fp32xConfig()) == ""
+    assert "K from 64" in unsupported(H200, aligned(64, 64, 63), Fp32xConfig())
+    assert "bytes" in unsupported(H200, aligned(128, 128, 1 << 23), Fp32xConfig())
+    assert "Hopper" in unsupported(dataclasses.replace(H200, arch="sm_80"), aligned(64, 64, 64), Fp32xConfig())
 
 
 def test_small_products_get_small_tiles() -> None:
@@ -158,7 +158,7 @@ DEEP = (
 @pytest.mark.parametrize("call", DEEP, ids=str)
 def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
     chosen = cost.select_config(call, 132)
-    slices, whole = chosen.slices, dataclasses.replace(chosen, slices=1)
+    slices, whole = chosen.slices, dataclasses.replace(chosen, k_parts=1)
     depth, tiles = depth_of(call.K, slices), cost.waves(call, whole, 1)
     assert slices > 1 and tiles * slices > 0.85 * 132 * cost.waves(call, chosen, 132)
     assert depth % CHUNK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
@@ -172,7 +172,7 @@ def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> N
     chosen = cost.select_config(call, units)
     ours = cost.product_time(call, chosen, units)
     room = max(1, call.K // cost.SHORTEST)
-    others = {dataclasses.replace(v, slices=trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
+    others = {dataclasses.replace(v, k_parts=trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
     assert ours <= 1.1 * min(cost.product_time(call, config, units) for config in others)
 
 

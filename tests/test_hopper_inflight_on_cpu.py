@@ -16,17 +16,16 @@ import inflight_study
 from conftest import require
 from hopper_on_cpu import Plants, aligned, each_plant, planted
 from toprung.backends.base import Source
-from toprung.kernels.hopper_inflight import config as configs
-from toprung.kernels.hopper_inflight import family
-from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import launches
+from toprung.kernels.hopper_fp32x import launches, sources
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
+from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 
-SMALL = InflightConfig(1, 32, 5, GROUP=2)
+SMALL = in_flight(1, 32, 5, GROUP=2)
 BLOCKS = (
-    InflightConfig(2, 128, 4, 2),
-    InflightConfig(2, 64, 3, 2),
-    InflightConfig(2, 32, 5, 2),
-    InflightConfig(1, 64, 4, 2),
+    in_flight(2, 128, 4, 2),
+    in_flight(2, 64, 3, 2),
+    in_flight(2, 32, 5, 2),
+    in_flight(1, 64, 4, 2),
     SMALL,
 )
 
@@ -47,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
 
 
 @dataclasses.dataclass
@@ -77,7 +76,7 @@ class Product:
         placed[...] = x
         return placed
 
-    def run(self, folder: Folder, config: InflightConfig, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def run(self, folder: Folder, config: Fp32xConfig, alpha: float = 1.0, beta: float = 0.0) -> Any:
         turned = self.trans[0] == "T", self.trans[1] == "T"
         a, b, c = self.laid(self.a, turned[0]), self.laid(self.b, turned[1]), self.laid(self.c, False)
         (few_a, M, K), (few_b, _, N), batch = self.a.shape, self.b.shape, len(self.c)
@@ -89,7 +88,7 @@ class Product:
         strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
         desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how)
         session: Any = folder
-        made = launches(session, desc, config)
+        made = InflightLaunches(session, desc, config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
@@ -121,7 +120,7 @@ QUICK = ((SMALL, "NN", 1),)
 @pytest.mark.parametrize(
     "config, trans, skip", [p if p in QUICK else pytest.param(*p, marks=pytest.mark.slow) for p in EVERY], ids=str
 )
-def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, trans: str, skip: int) -> None:
+def test_layouts_alignments_and_edges(folder: Folder, config: Fp32xConfig, trans: str, skip: int) -> None:
     """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
     one = Product.of(
         (2 * config.BM if config == SMALL else config.BM) + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip
@@ -172,7 +171,7 @@ def test_rows_of_c_go_through_shared_memory(folder: Folder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("config", (BLOCKS[0], BLOCKS[3]), ids=str)
-def test_large_blocks_in_clusters(folder: Folder, config: InflightConfig, slices: int) -> None:
+def test_large_blocks_in_clusters(folder: Folder, config: Fp32xConfig, slices: int) -> None:
     one = Product.of(config.BM + 9, config.BN + 6, 200, trans="TN")
     assert close(one.run(folder, dataclasses.replace(config, SLICES=slices)), one)
 
@@ -220,7 +219,7 @@ NAMES = ("special", "wide", "scales", "tiny", "subnormal", "huge", "both", "zero
 
 @pytest.mark.parametrize("config", [SMALL, pytest.param(dataclasses.replace(SMALL, SLICES=2), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
-def test_hostile_values(folder: Folder, name: str, config: InflightConfig) -> None:
+def test_hostile_values(folder: Folder, name: str, config: Fp32xConfig) -> None:
     one = hostile(name)
     assert close(one.run(folder, config), one)
     assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
@@ -279,7 +278,7 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
 @pytest.mark.slow
 @pytest.mark.parametrize("config", BLOCKS, ids=str)
 @pytest.mark.parametrize("operand", "ab")
-def test_small_elements_are_computed_again_in_every_block(folder: Folder, config: InflightConfig, operand: str) -> None:
+def test_small_elements_are_computed_again_in_every_block(folder: Folder, config: Fp32xConfig, operand: str) -> None:
     """The last product of two has them, whose tiles follow others', in two fours of a row's 32 and more."""
     for places in ((12, 31), (17, 18, 19, 20, 22)):
         for trans in ("NN", "TT"):
@@ -294,7 +293,7 @@ def test_small_elements_are_found_wherever_they_are_in_a_deep_k(folder: Folder, 
     are_computed_again(Product.of(70, 40, 131 * 32 + 5), operand, 2, folder, SMALL, first=first)
 
 
-def in_doubt(one: Product, config: InflightConfig, product: int = 0) -> Any:
+def in_doubt(one: Product, config: Fp32xConfig, product: int = 0) -> Any:
     """Return which elements of a product's C are computed again, by the model."""
     return inflight_study.in_flight(one.a[product], one.b[product], min(config.BN // 4, 32))[1]
 
@@ -310,9 +309,7 @@ SPREADS = (("a", (2.5, 1.5)), ("b", (1.0, 2.0)), ("both", (2.0, 2.0)))
 
 @pytest.mark.parametrize("config", [SMALL, *(pytest.param(block, marks=pytest.mark.slow) for block in BLOCKS[:4])], ids=str)
 @pytest.mark.parametrize("name, spreads", [SPREADS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in SPREADS[1:])])
-def test_sums_in_doubt_are_those_of_the_model(
-    folder: Folder, name: str, spreads: tuple[float, float], config: InflightConfig
-) -> None:
+def test_sums_in_doubt_are_those_of_the_model(folder: Folder, name: str, spreads: tuple[float, float], config: Fp32xConfig) -> None:
     """Rows and columns span many powers of two, each in another way; few of their sums can show what is lost."""
     one = Product.of(150, 140, 192, 2, 2, trans="NN" if config == SMALL else "NT")
     rng = np.random.default_rng(5)
@@ -350,7 +347,7 @@ def test_each_of_many_short_tiles_has_its_own_small_elements(folder: Folder, dep
 
 @pytest.mark.parametrize("config", [SMALL, pytest.param(dataclasses.replace(SMALL, SLICES=2), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("trans", ["NT", pytest.param("TN", marks=pytest.mark.slow)])
-def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str, config: InflightConfig) -> None:
+def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str, config: Fp32xConfig) -> None:
     """Elements have the same bits one after the other, a lane for each chain, as 16 rows and 32 columns together."""
     one = Product.of(70, 40, 1100, trans=trans)
     one.a[0, [3, 5, 60]] *= np.float32(1e-37)
@@ -466,13 +463,13 @@ import numpy as np
 sys.path[:] = {path!r}
 import test_hopper_inflight_on_cpu as here
 
-here.family.kernel_of = lambda session, source: source
-original = here.configs.product_source
+here.launches.kernel_of = lambda session, source: source
+original = here.sources.product_source
 def planted(*what, **macros):
     found = original(*what, **macros)
     assert {good!r} in found.text
     return here.dataclasses.replace(found, text=found.text.replace({good!r}, {bad!r}))
-here.family.product_source = planted
+here.sources.product_source = planted
 
 
 def laid(self, x, turn):
@@ -587,6 +584,6 @@ PLANTS: Plants = (
 def test_a_planted_bug_is_found(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
 ) -> None:
-    monkeypatch.setattr(family, "product_source", planted(configs.product_source, good, bad))
+    monkeypatch.setattr(sources, "product_source", planted(sources.product_source, good, bad))
     with pytest.raises(AssertionError):
         check(folder, *given)

@@ -89,7 +89,7 @@ def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
 )
 def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(70, 50, 200, turned=turned)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=slices))
     found = one.run(plan, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0)) and not counted(plan)
     assert np.array_equal(found, one.run(plan, 0.5, 2.0)), "other bits the second time"
@@ -101,7 +101,7 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 @pytest.mark.parametrize("slices, turned", [(1, "NT"), pytest.param(3, "TN", marks=pytest.mark.slow)])
 def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(35, 50, 128, 2, 2, turned=turned)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=slices))
     assert hopper_on_cpu.biased(one, lambda: one.run(plan)) == {}
 
 
@@ -109,17 +109,17 @@ def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) 
 def test_a_bias_is_left_near_one(folder: Any) -> None:
     """Sums of k-blocks are nearly equal there, and additions in fp32 round them to one side as well."""
     one = Operands.of(70, 50, 512)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
     assert hopper_on_cpu.biased(one, lambda: one.run(plan)).keys() == {"near-one"}
 
 
 def test_every_fence_is_needed(folder: Any) -> None:
     one = Operands.of(70, 50, 200)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=3))
     across = Operands.of(70, 50, 1100)  # B's columns, by the blocks of a cluster
     across.a[0, 9, 1:] *= np.float32(1e-9)  # some of a row's sums are computed again, one by one
     across.a[0, :, 500:] = across.b[0, :98] = 0
-    clustered = Fp32xLaunches(folder, across.call(), replace(SMALL, slices=1))
+    clustered = Fp32xLaunches(folder, across.call(), replace(SMALL, k_parts=1))
 
     def check() -> None:
         found, wanted = across.run(clustered), across.reference()
@@ -137,7 +137,7 @@ def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, t
     one = Operands.of(70, 50, 1100, turned=turned)
     one.a[0, 9, 1070] *= np.float32(2.0**30)
     one.b[0, 40, 11] *= np.float32(2.0**30)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
     assert close(one.run(plan), one.reference())
     for of_a in (True, False):
         lost = Operands.of(70, 50, 1100, turned=turned)
@@ -164,13 +164,13 @@ def test_rows_of_c_begin_anywhere(folder: Any, variant: Fp32xConfig, padding: in
 def test_batches_share_operands_in_slices(folder: Any) -> None:
     for few_a, few_b in ((3, 1), (1, 3)):
         one = Operands.of(66, 40, 100, few_a, few_b)
-        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))), one.reference())
+        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=3))), one.reference())
 
 
 @pytest.mark.slow
 def test_panels_in_slices(folder: Any) -> None:
     one = Operands.of(200, 150, 128)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=2), 140_000)
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=2), 140_000)
     assert len(plan.panels) > 2 and close(one.run(plan), one.reference())
 
 
@@ -190,7 +190,7 @@ def test_the_guard_in_slices(folder: Any) -> None:
     for change, prepare in ((special, True), (special, False), (spread_wide, False)):
         one = Operands.of(70, 50, 200)
         change(one)
-        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=3))
+        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=3))
         before = counted(plan)
         assert close(one.run(plan, prepare=prepare), one.reference(), 1e-6) and counted(plan) > before
     plain = Operands.of(70, 50, 200)
@@ -218,7 +218,7 @@ def grade(one: Operands, found: Any) -> float:
 def test_what_nobody_can_see_is_not_computed_again(folder: Any, slices: int, turned: str, prepare: bool) -> None:
     one = Operands.of(200, 200, 200, turned=turned)
     factors(one)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=slices))
     before = counted(plan)
     assert grade(one, one.run(plan, prepare=prepare)) < 8
     # in slices, where sums of nothing are not told from lost ones, as few as have such a row or column
@@ -233,7 +233,7 @@ def test_lost_elements_that_meet_large_ones_alone_are_computed_again(folder: Any
     one.a[0, 9, 1:] *= np.float32(tiny)
     one.a[0, :, 100:] = 0
     one.b[0, :98] = 0
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
     before = counted(plan)
     assert grade(one, one.run(plan)) < 8
     assert (counted(plan) > before) == (tiny < 1e-6)
@@ -249,7 +249,7 @@ def test_few_lost_elements_are_computed_again_as_many_are(folder: Any, turned: s
         one.a[0, rows, 1:] *= np.float32(1e-9)
         one.a[0, :, 500:] = 0
         one.b[0, :98] = 0
-        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+        plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
         before = counted(plan)
         found.append(one.run(plan, 0.5, 2.0))
         assert close(found[-1], one.reference(0.5, 2.0)) and counted(plan) == before + 2
@@ -263,7 +263,7 @@ def test_what_is_computed_again_is_added_as_in_plain_fp32(folder: Any, rows: tup
     one.a, one.b = hopper_on_cpu.coarse(one.a), hopper_on_cpu.coarse(one.b)
     one.a[0, rows, 1:] *= np.float32(2.0**-30)
     one.b[0, 0] = 0
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=1))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
     before = counted(plan)
     found = one.run(plan)[0, rows]
     assert counted(plan) > before and np.array_equal(found, hopper_on_cpu.chained(one.a[0, rows], one.b[0]))
@@ -276,7 +276,7 @@ def test_what_may_overflow_is_computed_again(folder: Any, slices: int) -> None:
     one = Operands.of(70, 50, 200, turned="TN")
     one.a *= np.float32(2.0**62)
     one.b *= np.float32(2.0**63)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, slices=slices))
+    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=slices))
     before = counted(plan)
     found, exact = one.run(plan), one.reference()
     finite = np.isfinite(found)
@@ -290,7 +290,7 @@ def test_two_consumers_and_wide_tiles(folder: Any) -> None:
     for change in (lambda one: None, special, spread_wide):
         one = Operands.of(130, 70, 300, turned="NT")
         change(one)
-        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(WIDE, slices=4), LIMIT)), one.reference(), 1e-6)
+        assert close(one.run(Fp32xLaunches(folder, one.call(), replace(WIDE, k_parts=4), LIMIT)), one.reference(), 1e-6)
 
 
 lost_alone = test_lost_elements_that_meet_large_ones_alone_are_computed_again

@@ -16,13 +16,13 @@ from hopper_on_cpu import aligned
 from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_inflight_split_k import launches
-from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
-from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs
-from toprung.kernels.hopper_inflight_split_k.family import FAMILY
+from toprung.kernels.hopper_fp32x import launches
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
+from toprung.kernels.hopper_fp32x.cost import SHORTEST, parts_configs
+from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
 
 H200 = golden.devices()["h200-cuda"]
-SMALL = PartsConfig(1, 32, 5, GROUP=2, PARTS=3)
+SMALL = in_flight(1, 32, 5, GROUP=2, k_parts=3)
 
 
 class Folder(hopper_on_cpu.Folder):
@@ -58,7 +58,7 @@ class InParts(Product):
             c[...] = np.nan
         align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
         lds, how = (x.shape[2] for x in (a, b, c)), {"align_a": align, "align_b": align, "align_c": align}
-        made = launches.launches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
+        made = launches.InflightLaunches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
@@ -70,14 +70,14 @@ class InParts(Product):
 
 
 QUICK = (SMALL, "TN", 1)
-EVERY = [QUICK, (SMALL, "NT", 0), (SMALL, "NN", 2), (SMALL, "TT", 1), (PartsConfig(2, 128, 4, 2, PARTS=2), "TN", 0)]
-EVERY += [(PartsConfig(2, 64, 3, 2, PARTS=4), "NN", 1), (PartsConfig(1, 64, 4, 2, PARTS=2), "NT", 1)]
+EVERY = [QUICK, (SMALL, "NT", 0), (SMALL, "NN", 2), (SMALL, "TT", 1), (in_flight(2, 128, 4, 2, k_parts=2), "TN", 0)]
+EVERY += [(in_flight(2, 64, 3, 2, k_parts=4), "NN", 1), (in_flight(1, 64, 4, 2, k_parts=2), "NT", 1)]
 
 
 @pytest.mark.parametrize(
     "config, trans, skip", [p if p == QUICK else pytest.param(*p, marks=pytest.mark.slow) for p in EVERY], ids=str
 )
-def test_layouts_alignments_and_edges(folder: Folder, config: PartsConfig, trans: str, skip: int) -> None:
+def test_layouts_alignments_and_edges(folder: Folder, config: Fp32xConfig, trans: str, skip: int) -> None:
     """The last part is shorter, by whole chunks and by some of K; rows and columns end inside a block."""
     one = InParts.like(Product.of(config.BM + 9, config.BN + 6, 200 + 5, trans=trans, padding=4 - skip, skip=skip))
     found = one.run(folder, config, 0.5, 2.0)
@@ -99,7 +99,7 @@ def test_parts_of_every_length(folder: Folder, K: int) -> None:
     for parts in (2, 3, 5):
         if parts * 32 < K + 32:
             one = InParts.like(Product.of(40, 40, K))
-            assert close(one.run(folder, dataclasses.replace(SMALL, PARTS=parts)), one), parts
+            assert close(one.run(folder, dataclasses.replace(SMALL, k_parts=parts)), one), parts
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_hostile_values(folder: Folder, name: str) -> None:
     one = InParts.like(hostile(name))
     if name == "special":
         one.b[0, 90, 20] = np.inf  # in the second part
-    assert close(one.run(folder, dataclasses.replace(SMALL, PARTS=2)), one)
+    assert close(one.run(folder, dataclasses.replace(SMALL, k_parts=2)), one)
     assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
 
 
@@ -119,7 +119,7 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
     """They lie in the second part, or the third."""
     for parts in (2, 3):
         are_computed_again(
-            InParts.like(Product.of(70, 40, 96, trans=trans)), operand, 2, folder, dataclasses.replace(SMALL, PARTS=parts)
+            InParts.like(Product.of(70, 40, 96, trans=trans)), operand, 2, folder, dataclasses.replace(SMALL, k_parts=parts)
         )
 
 
@@ -153,15 +153,15 @@ def test_no_part_that_is_weighed_is_empty_or_short() -> None:
     for K in (512, 600, 4096, 61981, 262144, 1 << 24):
         for M, N in ((256, 256), (40, 1000), (1405, 399)):
             desc = GemmDesc(M, N, K)
-            for config in configs(desc, 132):
-                assert config.PARTS > 1 and (config.PARTS - 1) * config.depth(K) < K, (desc, config)
+            for config in parts_configs(desc, 132):
+                assert config.k_parts > 1 and (config.k_parts - 1) * config.depth(K) < K, (desc, config)
                 assert config.depth(K) >= SHORTEST, (desc, config)
-                assert config == PartsConfig.decode(**{name: dict(what) for name, what in config.encode().items()})
-    assert configs(GemmDesc(256, 256, 511), 132) == [] == configs(GemmDesc(256, 256, 4096, 2, stride_c=65536), 132)
+                assert config == in_flight(k_parts=2).decode(**{name: dict(what) for name, what in config.encode().items()})
+    assert parts_configs(GemmDesc(256, 256, 511), 132) == [] == parts_configs(GemmDesc(256, 256, 4096, 2, stride_c=65536), 132)
 
 
 def test_parts_follow_the_sizes_they_are_adapted_to() -> None:
-    config, measured = PartsConfig(PARTS=33), GemmDesc(256, 256, 262144)
+    config, measured = in_flight(k_parts=33), GemmDesc(256, 256, 262144)
     for desc, parts in (
         (measured, 33),
         (GemmDesc(256, 512, 262144), 16),
@@ -169,16 +169,16 @@ def test_parts_follow_the_sizes_they_are_adapted_to() -> None:
         (GemmDesc(256, 256, 600), 2),
     ):
         found = FAMILY.adapt(H200, desc, config, measured, desc == measured)
-        assert isinstance(found, PartsConfig) and found.PARTS == parts and (parts - 1) * found.depth(desc.K) < desc.K
+        assert isinstance(found, Fp32xConfig) and found.k_parts == parts and (parts - 1) * found.depth(desc.K) < desc.K
     assert isinstance(FAMILY.adapt(H200, GemmDesc(4096, 4096, 4096), config, measured, False), str)
     assert isinstance(FAMILY.adapt(H200, GemmDesc(256, 256, 500), config, measured, False), str)
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
-    for change in ({"PARTS": 1}, {"SLICES": 2}, {"STAGES": 2}):
+    for change in ({"k_parts": 0}, {"SLICES": 2}, {"STAGES": 2}):
         assert dataclasses.replace(SMALL, **change).refused()
     with pytest.raises(ValueError, match="SPLIT_K"):
-        PartsConfig.decode({"BM": 64, "BN": 32, "BK": 32, "STAGES": 5}, {"GROUP": 8})
+        in_flight(k_parts=2).decode({"BM": 64, "BN": 32, "BK": 32, "STAGES": 5}, {"GROUP": 8})
     with pytest.raises(ValueError, match="nearest"):
-        PartsConfig.decode({"BM": 65, "BN": 32, "BK": 32, "STAGES": 5, "SPLIT_K": 2}, {"GROUP": 8})
+        in_flight(k_parts=2).decode({"BM": 65, "BN": 32, "BK": 32, "STAGES": 5, "SPLIT_K": 2}, {"GROUP": 8})
     assert "SPLIT_K" in FAMILY.decode(*SMALL.encode().values()).tile.given()  # type: ignore[attr-defined]

@@ -19,8 +19,8 @@ from toprung.execute.executor import Executor
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Layout, lower
 from toprung.gemm.overlap import span
-from toprung.kernels.hopper_inflight.config import on_words
-from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.kernels.hopper_fp32x.config import on_words
+from toprung.kernels.hopper_fp32x.family import INFLIGHT
 
 H200 = golden.devices()["h200-cuda"]
 ROUTER = GemmDesc(4096, 256, 7168, trans_b=True, align_a=4, align_b=4, align_c=4, type_a="bfloat16")
@@ -136,7 +136,7 @@ def test_tiles_are_counted_with_as_many_blocks_behind_the_last() -> None:
     """A block goes on by as many tiles as there are blocks, which fits 31 bits."""
     few, many = (GemmDesc(1, 1, 64, batch, stride_c=1, type_a="float16") for batch in ((1 << 30) - 1, 1 << 30))
     hopper = golden.devices()["h200-cuda"]
-    assert FAMILY.supports(hopper, few) == "" and "31 bits" in FAMILY.supports(hopper, many)
+    assert INFLIGHT.supports(hopper, few) == "" and "31 bits" in INFLIGHT.supports(hopper, many)
 
 
 def test_rows_between_words_are_converted() -> None:

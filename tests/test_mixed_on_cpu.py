@@ -12,10 +12,9 @@ import hopper_on_cpu
 import test_hopper_inflight_on_cpu as inflight
 from hopper_on_cpu import aligned, planted
 from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
-from toprung.kernels.hopper_inflight import config as configs
-from toprung.kernels.hopper_inflight import family
-from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import launches
+from toprung.kernels.hopper_fp32x import sources
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
+from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 
 folder, on_cpu = inflight.folder, inflight.on_cpu
 
@@ -73,7 +72,7 @@ class Mixed(Product):
         made[:, :, : words.shape[2]] = words
         return made
 
-    def run(self, folder: Any, config: InflightConfig, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def run(self, folder: Any, config: Fp32xConfig, alpha: float = 1.0, beta: float = 0.0) -> Any:
         turned = self.trans[0] == "T", self.trans[1] == "T"
         a, b = (self.placed(*what) for what in zip((self.a, self.b), turned, self.types, strict=True))
         c = self.laid(self.c, False)
@@ -88,7 +87,7 @@ class Mixed(Product):
             M, N, K, batch, *turned, *lds, *strides, align_a=align[0], align_b=align[1], align_c=1,
             type_a=self.types[0], type_b=self.types[1],
         )  # fmt: skip
-        made = launches(folder, desc, config)
+        made = InflightLaunches(folder, desc, config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"
@@ -106,7 +105,7 @@ QUICK = [(SMALL, *LAYOUTS[i % 8], *pair) for i, pair in enumerate((("bfloat16", 
     ids=str,
 )  # fmt: skip
 def test_types_layouts_alignments_and_edges(
-    folder: Folder, config: InflightConfig, trans: str, skip: int, type_a: str, type_b: str
+    folder: Folder, config: Fp32xConfig, trans: str, skip: int, type_a: str, type_b: str
 ) -> None:
     """Rows, columns and an odd K end inside a block, a piece and a stage; nothing has to be computed again."""
     plain = Product.of(config.BM + 9, config.BN + 7, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip)
@@ -195,7 +194,7 @@ PLANTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
 def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    monkeypatch.setattr(family, "product_source", planted(configs.product_source, good, bad))
+    monkeypatch.setattr(sources, "product_source", planted(sources.product_source, good, bad))
     with pytest.raises(AssertionError):
         for trans in ("NN", "TT"):
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 0, "bfloat16", "float32")

@@ -16,13 +16,12 @@ from conftest import require
 from hopper_on_cpu import Plants, aligned, each_plant, planted
 from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
-from toprung.kernels.hopper_fp32x import launches as fp32x
-from toprung.kernels.hopper_fp32x.launches import SplitOperand
-from toprung.kernels.hopper_presplit import launches
-from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, product_source
-from toprung.kernels.hopper_presplit.launches import CLAIM_BYTES, PresplitLaunches
+from toprung.kernels.hopper_fp32x import launches, sources
+from toprung.kernels.hopper_fp32x.config import BLOCKS, ONE, Fp32xConfig, presplit
+from toprung.kernels.hopper_fp32x.launches import CLAIM_BYTES, InflightLaunches, SplitOperand
+from toprung.kernels.hopper_fp32x.sources import product_source
 
-SMALL = PresplitConfig(2, 64, 3, GROUP=2)
+SMALL = presplit(2, 64, 3, GROUP=2)
 
 SHORT_ROW = 256
 """K up to which a warp has a row of B for itself where a thread holds two float4, as these tests have it: 16 take long on a CPU."""
@@ -48,10 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (launches, fp32x):
-        monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
-        monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
-    monkeypatch.setattr(launches, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(launches, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(sources, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
 
 
 @dataclasses.dataclass
@@ -83,7 +81,7 @@ class Presplit(Product):
         desc = aligned(
             M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, type_a=self.type_a
         )  # fmt: skip
-        made = PresplitLaunches(folder, desc, config, is_one=self.is_one)
+        made = InflightLaunches(folder, desc, config, is_one=self.is_one)
         plain = dataclasses.replace(desc, type_a="float32")
         terms = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else None
         run = (made.prepacked() if self.prepare else made).starter()
@@ -97,14 +95,14 @@ class Presplit(Product):
         return Presplit(one.a, one.b, one.c, one.trans, one.padding, one.skip, **more)
 
 
-EVERY = [(PresplitConfig(*block, 3, 2), *how) for i, block in enumerate(BLOCKS) for how in LAYOUTS[3 * (i % 2) : 3 * (i % 2) + 6]]
+EVERY = [(presplit(*block, 3, 2), *how) for i, block in enumerate(BLOCKS[ONE]) for how in LAYOUTS[3 * (i % 2) : 3 * (i % 2) + 6]]
 QUICK = ((SMALL, "NN", 0),)
 
 
 @pytest.mark.parametrize(
     "config, trans, skip", [pytest.param(*p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in EVERY], ids=str
 )
-def test_layouts_alignments_and_edges(folder: Folder, config: PresplitConfig, trans: str, skip: int) -> None:
+def test_layouts_alignments_and_edges(folder: Folder, config: Fp32xConfig, trans: str, skip: int) -> None:
     """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
     drawn = Product.of(config.BM + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip)
     one = Presplit.like(drawn)
@@ -167,7 +165,7 @@ def test_a_launch_splits_b_as_the_splitting_pass_does(folder: Folder, K: int) ->
 @pytest.mark.slow
 def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
     """Run the same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
-    made = PresplitLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
+    made = InflightLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
     run, rng = made.starter(), np.random.default_rng(1)
     for alpha in (1.0, 0.0, 1.0):
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((130, 96), (70, 96)))
@@ -283,6 +281,6 @@ PLANTS: Plants = (
 def test_a_planted_bug_is_found(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
 ) -> None:
-    monkeypatch.setattr(launches, "product_source", planted(launches.product_source, good, bad))
+    monkeypatch.setattr(sources, "product_source", planted(sources.product_source, good, bad))
     with pytest.raises(AssertionError):
         check(folder, *given)

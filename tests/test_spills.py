@@ -18,8 +18,9 @@ from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group, tiled_group
 from toprung.kernels.blocks import BLOCKS, narrowed
-from toprung.kernels.hopper_inflight import cost
-from toprung.kernels.hopper_inflight.config import InflightConfig, product_source
+from toprung.kernels.hopper_fp32x import cost
+from toprung.kernels.hopper_fp32x.config import in_flight as config_of
+from toprung.kernels.hopper_fp32x.sources import product_source
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig, launched
 from toprung.kernels.skinny_model import SMALL, TEAMS
@@ -43,7 +44,7 @@ def said(source: Source, arch: str) -> tuple[int, int]:
 
 def in_flight(block: tuple[int, int], arch: str) -> Found:
     """A few words where K runs across memory in rows off 16 bytes, and no step reads them again."""
-    config = InflightConfig(*block, cost.STAGES[block])
+    config = config_of(*block, cost.STAGES[block])
     for trans_a, trans_b, align in ((0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 2), (1, 1, 2), (0, 0, 1), (1, 0, 1), (1, 1, 1)):
         narrow = align < 4 and (trans_a or not trans_b)
         yield product_source(config, bool(trans_a), bool(trans_b), align, align), 2 * config.BN + 112, 32 * bool(narrow), 0
@@ -51,7 +52,7 @@ def in_flight(block: tuple[int, int], arch: str) -> Found:
 
 def in_groups(block: tuple[int, int], arch: str) -> Found:
     """Sizes and addresses are read again behind the sums: they would have no registers. In small blocks a few words spill."""
-    config = InflightConfig(*block, cost.STAGES[block])
+    config = config_of(*block, cost.STAGES[block])
     for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
         for layout in ((False, False, 4, 4), (True, True, 1, 1)):
             source = product_source(config, *layout, GROUPED=capacity, **macros)

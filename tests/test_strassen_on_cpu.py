@@ -13,10 +13,10 @@ import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Folder, counted
 from test_hopper_on_cpu import Operands, close
+from toprung.kernels.hopper_fp32x import strassen
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
-from toprung.kernels.hopper_strassen import launches, sources
-from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD, Form
-from toprung.kernels.hopper_strassen.sizes import half
+from toprung.kernels.hopper_fp32x.sources import FOLDER
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD, Form, half
 
 SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 NORMWISE = 6e-7
@@ -31,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(launches, "cluster_of", lambda half_k: 1)  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(strassen, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(strassen, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
 
 
 @pytest.mark.parametrize("form", [STRASSEN, WINOGRAD], ids=lambda form: form.name)
@@ -58,7 +58,7 @@ def run(plan: Any, one: Operands, alpha: float = 1.0, beta: float = 0.0) -> Any:
 )  # fmt: skip
 def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], turned: str, form: Form) -> None:
     one = Operands.of(*sizes, turned=turned)
-    plan = launches.launches(folder, one.call(), SMALL, form)
+    plan = strassen.launches(folder, one.call(), SMALL, form)
     found = run(plan, one, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0), NORMWISE) and not counted(plan)
     assert np.array_equal(found, run(plan, one, 0.5, 2.0)), "other bits the second time"
@@ -68,7 +68,7 @@ def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], tur
 @pytest.mark.slow
 def test_sums_of_one_sign_are_not_biased(folder: Any) -> None:
     one = Operands.of(70, 66, 128)
-    plan = launches.launches(folder, one.call(), SMALL)
+    plan = strassen.launches(folder, one.call(), SMALL)
     assert hopper_on_cpu.biased(one, lambda: run(plan, one)) == {}
 
 
@@ -88,7 +88,7 @@ def near_the_largest(one: Operands) -> None:
 def test_what_is_not_finite_reaches_nothing_else(folder: Any, change: Any, turned: str) -> None:
     one = Operands.of(70, 50, 96, turned=turned)
     change(one)
-    plan = launches.launches(folder, one.call(), SMALL)
+    plan = strassen.launches(folder, one.call(), SMALL)
     before = counted(plan)
     for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
         found, exact = run(plan, one, alpha, beta), one.reference(alpha, beta)
@@ -105,7 +105,7 @@ def test_what_is_computed_again_is_added_as_in_plain_fp32(folder: Any) -> None:
     one = Operands.of(35, 33, 97)
     one.a, one.b = hopper_on_cpu.coarse(one.a), hopper_on_cpu.coarse(one.b) * np.float32(2.0**-20)
     one.a[0, 5] *= np.float32(1.5 * 2.0**127)  # sums of two quarters are infinite
-    plan = launches.launches(folder, one.call(), SMALL)
+    plan = strassen.launches(folder, one.call(), SMALL)
     found = run(plan, one)[0, 5:6]
     assert counted(plan) and np.array_equal(found, hopper_on_cpu.chained(one.a[0, 5:6], one.b[0]))
 
@@ -116,14 +116,14 @@ def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
     one = Operands.of(64, 64, 64)
     one.a[:, :32] *= np.float32(2.0**-80)
     one.b[:, :, 7] = 0
-    found = run(launches.launches(folder, one.call(), SMALL), one)
+    found = run(strassen.launches(folder, one.call(), SMALL), one)
     assert close(found, one.reference(), NORMWISE) and not found[0, :, 7].any()
 
 
 @pytest.mark.slow
 def test_pieces_add_up(folder: Any) -> None:
     one = Operands.of(130, 100, 200, turned="NT")
-    plan = launches.launches(folder, one.call(), SMALL, longest=96)
+    plan = strassen.launches(folder, one.call(), SMALL, longest=96)
     assert len(plan.plan.launches) == 4 * 2 * 2 * 3
     for alpha, beta in ((1.0, 0.0), (2.0, -0.5)):
         assert close(run(plan, one, alpha, beta), one.reference(alpha, beta), NORMWISE)
@@ -148,13 +148,13 @@ def alone(folder: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
-    original = sources._source
+    original = strassen.source
 
-    def planted(files: Any, kernel: str, defines: Any, title: str = "") -> Any:
-        found = original(files, kernel, defines, title)
-        return dataclasses.replace(found, text=found.text.replace(good, bad)) if file in {f.name for f in files} else found
+    def planted(kernel: str, defines: Any, *files: str, **more: str) -> Any:
+        found = original(kernel, defines, *files, **more)
+        return dataclasses.replace(found, text=found.text.replace(good, bad)) if file in (files or (f"{kernel}.cu",)) else found
 
-    assert good in (sources.FOLDER / file).read_text()
-    monkeypatch.setattr(sources, "_source", planted)
+    assert good in (FOLDER / file).read_text()
+    monkeypatch.setattr(strassen, "source", planted)
     with pytest.raises(AssertionError):
         test(folder)

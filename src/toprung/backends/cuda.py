@@ -296,6 +296,7 @@ class CUDASession:
         self._context = _call(driver.cuCtxGetCurrent())
         self.queue = self._stream.handle
         self._timed = core.EventOptions(timing_enabled=True)
+        self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
         self._workspace_lock = renewed(threading.Lock())
         self._flags: dict[int, CUDABuffer] = {}
@@ -419,6 +420,7 @@ class CUDASession:
             (status,) = start(function, *grid, *block, dynamic, queue, at, 0)
             if status:
                 raise LaunchError(f"{what} with {len(kept[1])} arguments: {status_text(driver, status)}")
+            self._last = what
 
         return launch
 
@@ -649,5 +651,7 @@ class CUDASession:
             raise self._failed(error) from None
 
     def _failed(self, error: _DriverError) -> LaunchError:
-        # a kernel's faults are reported by whatever is asked next
-        return LaunchError(f"{self.device}: {error}. After a fault in a kernel, start the process again")
+        """Name what was launched last as the likely cause: a kernel's faults are reported by whatever is asked next."""
+        return LaunchError(
+            f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
+        )

@@ -164,6 +164,7 @@ class Bound:
         (status,) = driver.cuLaunchKernelEx(self.config, self.function, self.at, 0)
         if status:
             raise LaunchError(f"{self.what} with {len(self.addresses)} arguments: {status_text(driver, status)}")
+        session._last = self.what
 
 
 class BoundLibrary:

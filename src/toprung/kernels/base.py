@@ -1,7 +1,8 @@
 """A kernel family: one way to compute products, with all that selection, tuning, verification and launching must know of it.
 
 A family is a folder here, or in a folder that the environment variable ``TOPRUNG_KERNELS`` names, with a module ``family.py`` that
-has ``FAMILY``. Nothing lists the folders, and nothing outside one names the family in it.
+has ``FAMILY``, or ``FAMILIES``: one in several forms, each with a name. Nothing lists the folders, and nothing outside one names
+the family in it.
 """
 
 from __future__ import annotations
@@ -52,18 +53,16 @@ class KernelConfig(ABC):
     def encode(self) -> dict[str, dict[str, int]]:
         """Return the configuration as plain data: ``tile`` and ``options``, names with whole numbers."""
 
-    @classmethod
     @abstractmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
-        """Return the inverse of ``encode``; ValueError for what no configuration is."""
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        """Return the configuration that ``encode`` gave, what it left out as here; ValueError for what no configuration is."""
 
     @property
     def slices(self) -> int:
         """Slices of K whose results another pass adds."""
         return 1
 
-    @classmethod
-    def axes(cls) -> Axes:
+    def axes(self) -> Axes:
         """Return the values of each field that a search may try."""
         return {}
 
@@ -72,20 +71,22 @@ class KernelConfig(ABC):
         return ""
 
 
+LEAST = Tile(1, 1)
+
+
 @dataclass(frozen=True)
 class TileConfig(KernelConfig):
     """A tile, with ``SPLIT_K`` where sums are split, and the kernel's switches."""
 
-    tile: Tile
+    tile: Tile = LEAST
     options: Switches = ()
 
     def encode(self) -> dict[str, dict[str, int]]:
         return {"tile": self.tile.given(), "options": dict(self.options)}
 
-    @classmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
         try:
-            return cls(Tile(**tile), tuple(sorted(options.items())))
+            return replace(self, tile=Tile(**tile), options=tuple(sorted(options.items())))
         except TypeError as error:
             raise ValueError(f"it needs a tile, not {dict(tile)}: {error}") from None
 
@@ -125,35 +126,31 @@ class FieldsConfig(KernelConfig):
 
     def encode(self) -> dict[str, dict[str, int]]:
         found = dict(self.fixed)
-        for name, one, meta in self._stored():
+        for name, one, meta in self.stored():
             if (value := getattr(self, one.name)) != one.default or not meta["optional"]:
                 found[name] = value * meta["unit"]
         tile = {name: found.pop(name) for name in TILE if name in found}
         return {"tile": tile, "options": dict(sorted(found.items()))}
 
-    @classmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
-        given = {"tile": dict(tile), "options": {name: n for name, n in options.items() if name not in cls.former}}
-        config = cls.of(given["tile"] | given["options"])
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        given = {"tile": dict(tile), "options": {name: n for name, n in options.items() if name not in self.former}}
+        config = self.of(given["tile"] | given["options"])
         if (nearest := config.encode()) != given:
             raise ValueError(f"no kernel is {given}; the nearest is {nearest}")
         if reason := config.malformed():
             raise ValueError(reason)
         return config
 
-    @classmethod
-    def of(cls, given: Mapping[str, int]) -> Self:
-        """Return the configuration with values by their names in a store, among others; the default where there is none."""
-        return cls(**{one.name: given[name] // meta["unit"] for name, one, meta in cls._stored() if name in given})
+    def of(self, given: Mapping[str, int]) -> Self:
+        """Return the configuration with values by their names in a store, among others; its own where there is none."""
+        return replace(self, **{one.name: given[name] // meta["unit"] for name, one, meta in self.stored() if name in given})
 
-    @classmethod
-    def _stored(cls) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    def stored(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
         """Yield the name of each parameter in a store, the field, and what ``parameter`` was told."""
-        return ((one.metadata["name"] or one.name, one, one.metadata) for one in fields(cls) if one.metadata)
+        return ((one.metadata["name"] or one.name, one, one.metadata) for one in fields(self) if one.metadata)
 
-    @classmethod
-    def axes(cls) -> Axes:
-        return {one.name: meta["values"] for _, one, meta in cls._stored() if len(meta["values"]) > 1}
+    def axes(self) -> Axes:
+        return {one.name: meta["values"] for _, one, meta in self.stored() if len(meta["values"]) > 1}
 
     @property
     def tile(self) -> Tile:
@@ -289,7 +286,7 @@ class KernelFamily(ABC, Generic[Config]):
     Attributes
     ----------
     name : as receipts and the store name it
-    config : type of its configurations
+    config : one of its configurations: others are decoded from it, and it has the axes of a search
     searched : True if the fields of ``config`` are axes of a search
     ranked : True if ``toprung.lab.bounds.rank`` predicts its configurations, tunable blocks
     predicts : True if its model tells configurations apart well enough to overrule a measured neighbour
@@ -303,7 +300,7 @@ class KernelFamily(ABC, Generic[Config]):
     """
 
     name: ClassVar[str]
-    config: type[Config] = NoConfig  # type: ignore[assignment]
+    config: Config = NoConfig()  # type: ignore[assignment]
     searched: ClassVar[bool] = False
     ranked: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
@@ -323,7 +320,7 @@ class KernelFamily(ABC, Generic[Config]):
 
     def candidates(self, device: Device, desc: OwnDesc) -> Iterable[Config]:
         """Return the configurations worth considering for a product that ``supports`` allows; of equal cost the first counts."""
-        return [self.config()]
+        return [self.config]
 
     @abstractmethod
     def cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
@@ -433,7 +430,7 @@ class KernelFamily(ABC, Generic[Config]):
 
     def at(self, device: Device, desc: OwnDesc, point: Point) -> Config | None:
         """Return the configuration at a point of the axes; None if it is not legal."""
-        config = self.config(**point)
+        config: Any = replace(self.config, **point)  # type: ignore[type-var]
         return None if config.refused() else config
 
     def point(self, config: Config) -> Point:

@@ -244,7 +244,7 @@ class RecordFamily(KernelFamily[Tiles]):
     records : in the order in which their sources identify the code
     """
 
-    config: type[Tiles] = TileConfig  # type: ignore[assignment]
+    config: Tiles = TileConfig()  # type: ignore[assignment]
     records: tuple[LibraryKernel, ...]
 
     def record(self, config: Tiles) -> LibraryKernel:

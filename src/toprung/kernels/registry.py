@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from toprung.errors import BadFamily, UnknownName, let_through
@@ -63,15 +64,15 @@ def _found(more: str, pattern: str) -> tuple[KernelFamily, ...]:
                 "and not as a zip file or as byte code alone"
             )
         for file in files:
-            one = _load(file, root == here)
-            if (one.memory == "host") != file.parent.name.startswith(ON_HOST):
-                raise BadFamily(
-                    f"{file} is a family for memory of the {one.memory}: folders {ON_HOST}* are the host's, and no others"
-                )
-            if one.name in made:
-                raise UnknownName("second kernel family", one.name, made)
-            copyreg.pickle(type(one), _by_name)  # workers of the tuner get a family by its name
-            made[one.name] = one
+            for one in _load(file, root == here):
+                if (one.memory == "host") != file.parent.name.startswith(ON_HOST):
+                    raise BadFamily(
+                        f"{file} is a family for memory of the {one.memory}: folders {ON_HOST}* are the host's, and no others"
+                    )
+                if one.name in made:
+                    raise UnknownName("second kernel family", one.name, made)
+                copyreg.pickle(type(one), _by_name)  # workers of the tuner get a family by its name
+                made[one.name] = one
     return tuple(made.values())
 
 
@@ -79,12 +80,11 @@ def _by_name(one: KernelFamily) -> tuple[Any, tuple[str]]:
     return family, (one.name,)
 
 
-def _load(file: Path, ours: bool) -> KernelFamily:
-    """Import a family's module: ours as a part of the package, a user's under a name of its own."""
+def _load(file: Path, ours: bool) -> tuple[KernelFamily, ...]:
+    """Import a family's module: ours as a part of the package, a user's under a name of its own. Return its forms."""
     name = f"toprung.kernels.{file.parent.name}.family"
     if ours:
-        found: KernelFamily = importlib.import_module(name).FAMILY
-        return found
+        return _forms(importlib.import_module(name))
     # the same in every process: the tuner's workers unpickle configurations by their module's name
     name = f"toprung_kernels_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
     if name not in sys.modules:
@@ -98,7 +98,12 @@ def _load(file: Path, ours: bool) -> KernelFamily:
             del sys.modules[name]  # the next who looks meets the error again, not half a module
             let_through(error)
             raise BadFamily(f"{file} does not load: {type(error).__name__}: {error}") from error
-    one = getattr(sys.modules[name], "FAMILY", None)
-    if not isinstance(one, KernelFamily):
-        raise BadFamily(f"{file} defines no FAMILY, an object of a class derived from KernelFamily")
-    return one
+    found = _forms(sys.modules[name])
+    if not found or not all(isinstance(one, KernelFamily) for one in found):
+        raise BadFamily(f"{file} defines no FAMILY, an object of a class derived from KernelFamily, nor FAMILIES, several")
+    return found
+
+
+def _forms(module: ModuleType) -> tuple[KernelFamily, ...]:
+    """Return the family that a module has, or one in several forms, each with a name."""
+    return tuple(getattr(module, "FAMILIES", None) or filter(None, [getattr(module, "FAMILY", None)]))

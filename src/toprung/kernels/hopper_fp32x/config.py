@@ -1,32 +1,60 @@
-"""Configurations: parameters of the product's kernel, and slices of K."""
+"""The configuration of a product: where operands are split, the block's shape and ring, and how K is shared out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
-from toprung.kernels.base import FieldsConfig, parameter
+from toprung.backends.base import DYNAMIC_SHARED
+from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
+from toprung.kernels.base import Axes, FieldsConfig, parameter
+from toprung.kernels.hopper import ceil
+from toprung.kernels.split_k import slice_depth
 
 CHUNK = 32
-"""Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes."""
+"""Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes, as are 32 of fp32."""
+BOTH, ONE, IN_FLIGHT = "both", "one", "in flight"
+"""Operands that are split before the product's launch multiplies them: A and B, B alone, or none."""
+REGISTERS = 65536
+"""32-bit registers of an SM."""
 SHARED_BYTES = 227 * 1024
-"""Shared memory that a block may have."""
-PLAIN_BYTES = 2 * 16 * 68 * 4 + 16
-"""Shared memory of a consumer for what it computes again in plain fp32."""
+"""Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
+PLAIN_BYTES, AGAIN_BYTES = 2 * 16 * 68 * 4 + 16, 4 * (17 + 34)
+"""Shared memory for what is computed again in plain fp32: of a consumer with both operands split; of a
+consumer warp for an element of K."""
+LONG: Final[Mapping[tuple[int, int], int]] = {(1, 64): 11, (1, 32): 14}
+"""Stages of a ring that leaves no room for a second block, where a launch has no more blocks than SMs. Else two may share an SM
+while another has none: a launch may begin before the one before it has ended, and a cluster takes its SMs in one GPC."""
+CLUSTERS = (1, 2, 4, 8, 16)
+"""Blocks of a cluster."""
+SPIN_LIMIT = 1 << 26
+"""Tries after which a wait inside the kernel is an error and not for ever, seconds at least."""
+TYPES, PRESPLIT = {"float32": 0, "float16": 1, "bfloat16": 2}, 3
+"""Numbers that the kernel has for types of operands, and for a B of terms."""
 LARGEST_GROUP = 1 << 10
 """Rows of tiles that are walked together at most."""
+BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    BOTH: ((2, 128), (2, 64), (2, 32), (1, 128), (1, 64), (1, 32)),
+    ONE: ((2, 128), (2, 64)),
+    IN_FLIGHT: ((2, 128), (2, 64), (2, 32), (1, 64), (1, 32)),
+}
+"""Consumers and columns of the blocks that are built."""
+SEARCHED: Mapping[str, tuple[int, ...]] = {BOTH: (6, 8, 4, 12), ONE: (5,), IN_FLIGHT: (4, 6, 8, 5, 3, *LONG.values())}
+"""Stages that a search tries."""
 
 
 @dataclass(frozen=True)
 class Fp32xConfig(FieldsConfig):
-    """Free parameters of the product's kernel; a block owns 64·CONSUMERS × BN of C at a time.
+    """A block that owns 64·CONSUMERS × BN of C at a time, and how many blocks share a tile along K.
 
     Attributes
     ----------
     STAGES : of the ring
     GROUP : rows of tiles that are walked together
-    slices : of K, of a depth that is a multiple of 32 (all of K where it is one slice)
+    SLICES : blocks of a cluster, each with a slice of K; 1 where both operands are split beforehand
+    k_parts : parts of K with a result each, which another launch adds up; 1 where B alone is split beforehand
+    split : ``BOTH``, ``ONE`` or ``IN_FLIGHT``
     """
 
     fixed: ClassVar[Mapping[str, int]] = {"BK": CHUNK}
@@ -34,9 +62,23 @@ class Fp32xConfig(FieldsConfig):
 
     CONSUMERS: int = parameter(2, 1, name="BM", unit=64)
     BN: int = parameter(128, 64, 32)
-    STAGES: int = parameter(6, 8, 4, 12)
+    STAGES: int = parameter(*SEARCHED[BOTH])
     GROUP: int = parameter(8, 16, 4, 1)
-    slices: int = parameter(1, 2, 3, 4, name="SPLIT_K", optional=True)
+    SLICES: int = parameter(*CLUSTERS)
+    k_parts: int = parameter(1, 2, 3, 4, name="SPLIT_K", optional=True)
+    split: str = BOTH
+
+    def stored(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+        # a cluster shares a tile, or another launch adds up parts of K
+        absent = "SLICES" if self.split == BOTH or self.k_parts > 1 else "k_parts"
+        return (one for one in super().stored() if one[1].name != absent)
+
+    def axes(self) -> Axes:
+        return {**super().axes(), "STAGES": SEARCHED[self.split]}
+
+    @property
+    def slices(self) -> int:
+        return self.k_parts
 
     @property
     def BM(self) -> int:
@@ -44,24 +86,111 @@ class Fp32xConfig(FieldsConfig):
         return 64 * self.CONSUMERS
 
     @property
-    def shared_bytes(self) -> int:
-        """The ring on 1024 bytes, and its barriers."""
-        return self.STAGES * (self.BM + self.BN) * 128 + 1024 + 16 * self.STAGES
+    def most(self) -> int:
+        """Blocks that an SM has registers for."""
+        return 3 - self.CONSUMERS
 
-    def defines(self, **more: int) -> dict[str, int]:
-        """Return the kernel's macros."""
-        moved = self.CONSUMERS == 2  # registers change hands where the compiler could not give a thread enough
-        registers = {"PRODUCER_REGISTERS": 24 * moved, "CONSUMER_REGISTERS": 240 * moved}
-        own = {"CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP}
-        return {"ARCH_SPECIFIC": 1, **own, **registers, **more}
+    @property
+    def resident(self) -> int:
+        """Blocks that an SM runs at once: registers decide, or a ring so long that there is room for one."""
+        return max(1, min(self.most, (SHARED_BYTES + 1024) // (self.shared_bytes + 1024)))
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the ring leaves no room for a second block, though an SM has registers for it."""
+        return self.split != BOTH and self.resident < self.most
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a warpgroup that copies, one that splits B in flight, and the consumers."""
+        return 128 * (self.CONSUMERS + 1 + (self.split == IN_FLIGHT))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory: the ring on 1024 bytes and its barriers; in flight B's scales, its columns' traits, what warps have."""
+        ring = 1024 + self.STAGES * 128 * (self.BM + self.BN)
+        if self.split == BOTH:
+            return ring + 16 * self.STAGES
+        known = 2 * (16 + 2 * self.BN)  # of columns, in each phase
+        return ring + self.STAGES * (4 * self.BN + 24 + known) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
+
+    @property
+    def spare_bytes(self) -> int:
+        """Shared memory of a consumer warp, for operands of what it computes again or for 16 rows of C on their way out."""
+        again = AGAIN_BYTES * (16 if self.BN < 64 else 32)
+        leaves = self.split == IN_FLIGHT and self.BN >= 64 and self.SLICES == 1
+        return max(again, 64 * (self.BN + 16)) if leaves else again
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Registers of a thread that copies, that splits, and of a consumer: all that the launch gave, shared out anew."""
+        each = REGISTERS // (self.threads * self.most) // 8 * 8 * (self.threads // 128)
+        copier, splitter = 40, {128: 88, 64: 72, 32: 56}[self.BN] if self.split == IN_FLIGHT else 0
+        return copier, splitter, min((each - copier - splitter) // self.CONSUMERS // 8 * 8, 240)
+
+    def defines(self, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4) -> dict[str, int]:
+        """Return the kernel's macros; in flight for a layout of the operands and words to which they are aligned."""
+        shape = {"ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP}
+        shape[DYNAMIC_SHARED] = self.shared_bytes
+        if self.split == BOTH:
+            moved = self.CONSUMERS == 2  # registers change hands where the compiler could not give a thread enough
+            return {**shape, "PRODUCER_REGISTERS": 24 * moved, "CONSUMER_REGISTERS": 240 * moved}
+        copier, splitter, consumer = self.registers
+        return {
+            **shape, "SLICES": self.SLICES, "RESIDENT": self.most, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
+            "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
+            "ALIGN_B": align_b, "SPARE_BYTES": self.spare_bytes, "SPIN_LIMIT": SPIN_LIMIT,
+        }  # fmt: skip
+
+    def depth(self, K: int) -> int:
+        """Return the length of a part of K, a multiple of 32 or all of K; the last one may be shorter."""
+        return K if self.k_parts == 1 else slice_depth(K, CHUNK, self.k_parts)
 
     def refused(self) -> str:
-        if self.CONSUMERS not in (1, 2) or self.BN not in (32, 64, 128):
-            return f"fp32x has tiles of 64 or 128 rows and 32, 64 or 128 columns, not of {self.BM}×{self.BN}"
+        if (self.CONSUMERS, self.BN) not in BLOCKS[self.split]:
+            known = ", ".join(f"{64 * consumers}×{cols}" for consumers, cols in BLOCKS[self.split])
+            return f"a block has {known} of C, not of {self.BM}×{self.BN}"
+        if self.SLICES not in CLUSTERS or self.k_parts < 1 or (self.SLICES > 1 and (self.k_parts > 1 or self.split == BOTH)):
+            return f"1, 2, 4, 8 or 16 blocks share a tile, or K is cut into parts, not {self.SLICES} and {self.k_parts}"
         if not 1 <= self.GROUP <= LARGEST_GROUP:
-            return f"fp32x walks 1 to {LARGEST_GROUP} rows of tiles together, not {self.GROUP}"
-        if self.STAGES < 2:
-            return "fp32x fills one stage of its ring while it multiplies another"
-        if (used := self.shared_bytes + self.CONSUMERS * PLAIN_BYTES) > SHARED_BYTES:
+            return f"1 to {LARGEST_GROUP} rows of tiles are walked together, not {self.GROUP}"
+        if self.STAGES < (least := 2 if self.split == BOTH else 3):
+            return f"a ring has {least} stages or more: one stage is multiplied while others are filled, and split in flight"
+        used = self.shared_bytes + (self.CONSUMERS * PLAIN_BYTES if self.split == BOTH else 0)
+        if used > SHARED_BYTES:
             return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used:,} bytes of shared memory; there are {SHARED_BYTES:,}"
         return ""
+
+    def __str__(self) -> str:
+        if self.split == BOTH:
+            return super().__str__()
+        shared = f" in {self.SLICES} slices of K" * (self.SLICES > 1) + f" in {self.k_parts} parts of K" * (self.k_parts > 1)
+        return f"{self.BM}x{self.BN}x{CHUNK}{' alone on an SM' * self.is_alone}{shared}"
+
+
+def in_flight(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 4, GROUP: int = 8, SLICES: int = 1, k_parts: int = 1) -> Fp32xConfig:
+    """Return a configuration whose operands are split on their way to the Tensor Cores."""
+    return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, k_parts, IN_FLIGHT)
+
+
+def presplit(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 5, GROUP: int = 8, SLICES: int = 1) -> Fp32xConfig:
+    """Return a configuration whose B is split beforehand, and A on its way."""
+    return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, split=ONE)
+
+
+def aligned(desc: GemmDesc) -> tuple[int, int]:
+    """Return the words of 4 bytes, 1, 2 or 4, to which every row of A, and of B, is aligned; halves must lie on words."""
+    batched, words_a, words_b = desc.batch > 1, *(ELEMENT_BYTES[kind] / 4 for kind in (desc.type_a, desc.type_b))
+    a = widest(int(desc.lda * words_a), int(desc.stride_a * batched * words_a), desc.align_a)
+    return a, widest(int(desc.ldb * words_b), int(desc.stride_b * batched * words_b), desc.align_b)
+
+
+def on_words(desc: GemmDesc) -> bool:
+    """Return True if all rows of halves begin on words of 4 bytes, as their first one does."""
+    a, b = (not (one % 2 or (two % 2 and desc.batch > 1)) for one, two in ((desc.lda, desc.stride_a), (desc.ldb, desc.stride_b)))
+    return (a or desc.type_a == "float32") and (b or desc.type_b == "float32")
+
+
+def tiles(desc: GemmDesc, config: Fp32xConfig) -> int:
+    """Return the tiles of all products."""
+    return ceil(desc.M, config.BM) * ceil(desc.N, config.BN) * desc.batch

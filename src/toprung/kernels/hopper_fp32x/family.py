@@ -1,115 +1,279 @@
-"""fp32x on Hopper: each operand split into two fp16 terms, three products on Tensor Cores, as accurate as fp32.
+"""fp32 accuracy on Hopper's Tensor Cores: operands are split into two fp16 terms, three products of which are added up in fp32.
 
-A splitting pass writes the terms into a workspace (4 bytes an element, 8 a row), then they are multiplied; what two terms cannot
-carry is computed again in plain fp32 by the same launch. Where tiles of C are too few for the device, K is cut into slices whose
-results a third launch adds. The workspace is the session's for a stream and serves all products there in turn.
+One family in five forms, each with a name in receipts and in the store. They differ in where operands are split and how K is
+shared out:
+
+* ``hopper_fp32x``: a pass splits both beforehand, into a workspace of 4 bytes an element. For large products. Where tiles of C are
+  too few for the device, K is cut into parts whose results another launch adds up.
+* ``hopper_inflight``: both are split on their way to the Tensor Cores, in one launch without a workspace. For products whose
+  operands are read once or twice: batches, small and memory-bound ones. A cluster may share a tile along K.
+* ``hopper_inflight_split_k``: so with parts of K. For a small C and a deep K, where a cluster is too few blocks.
+* ``hopper_presplit``: B beforehand, by the product's own launch where K runs along its memory, and A in flight. For an A that is
+  read few times while B is small or prepacked.
+* ``hopper_strassen``: a level of Strassen over the first, accurate in the norm alone, where it is asked for.
+
+In the first four what two terms cannot carry is computed again in plain fp32 by the same launch.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.classes import FEW
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelFamily, Launches, Point
+from toprung.kernels import cost_model
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, GroupLaunches, KernelFamily, Launches, Member, NoConfig, Point
 from toprung.kernels.epilogue import EVERY
-from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
-from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
-from toprung.kernels.hopper_fp32x.sizes import supported, trimmed
+from toprung.kernels.group import MOST_MATRICES
+from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_fp32x import cost, strassen
+from toprung.kernels.hopper_fp32x.config import (
+    BOTH,
+    CHUNK,
+    CLUSTERS,
+    IN_FLIGHT,
+    ONE,
+    Fp32xConfig,
+    in_flight,
+    on_words,
+    presplit,
+    tiles,
+)
+from toprung.kernels.hopper_fp32x.group import group_launches
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, InflightLaunches, SplitOperand, sources_of
+from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
-from toprung.kernels.split_k import whole_slices
+
+PASSES: dict[str, list[Callable[[], Source]]] = {BOTH: [split_source, reduce_source], ONE: [split_source], IN_FLIGHT: []}
+"""Sources beside the product's."""
 
 
 class HopperFp32x(KernelFamily[Fp32xConfig]):
-    """fp32-accurate products on Hopper's Tensor Cores."""
+    """fp32-accurate products on Hopper's Tensor Cores, both operands split beforehand; and what its forms share."""
 
     name = "hopper_fp32x"
-    config = Fp32xConfig
+    config = Fp32xConfig()
     searched = predicts = True
     precision = "fp32x"
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if desc.is_vector:
-            return "fp32x is for products of matrices: with a vector memory is the limit"
-        if (reason := supported(device, desc)) or not 0 < min(desc.M, desc.N) <= FEW:
+        if reason := unsupported(device, desc, self.config):
             return reason
-        return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
+        if 0 < min(desc.M, desc.N) <= FEW:
+            return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
+        return ""
 
     # selection
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return [select_config(desc, device.compute_units)]
+        return [cost.select_config(desc, device.compute_units)]
 
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
-        return seconds(desc, config, device.compute_units)
+        on_device, units = cost.seconds(desc, config, device.compute_units), device.compute_units
+        if config.split == BOTH:
+            return on_device
+        # the seconds of all launches, or the host's where that is the limit; the device's break ties
+        return max(on_device, cost_model.HOST.launch * cost.launch_count(desc, config, units)) + cost_model.TIE * on_device
 
     def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
-        return f"in tiles of {config.BM}×{config.BN}" + f" and {config.slices} slices of K" * (config.slices > 1)
+        if config.split != BOTH:
+            return ""
+        return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
 
     # running
 
     def fused(self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None) -> Launches:
-        # for each panel the splitting pass, the product, and what adds slices
-        return Fp32xLaunches(session, desc, config, epilogue=epilogue)
+        if config.split == BOTH:
+            return Fp32xLaunches(session, desc, config, epilogue=epilogue)
+        is_one = cost.launch_count(desc, config, session.device.compute_units) == 1
+        return InflightLaunches(session, desc, config, epilogue, is_one)
 
-    def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
-        return SplitOperand(session, desc, b, queue)
+    def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand | None:
+        return None if self.config.split == IN_FLIGHT else SplitOperand(session, desc, b, queue)
 
     # the store
 
     def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
-        # as many slices as give the product's tiles as many blocks
+        # as many parts of K as give the product's tiles as many blocks
         if desc.is_vector or measured.is_vector:
             return "it multiplies matrices"
-        if reason := supported(device, desc):
+        if reason := unsupported(device, desc, self.config):
             return reason
-        slices = config.slices
+        parts = config.k_parts
         if not exact:
-            blocks, were = (waves(one, replace(config, slices=1), 1) for one in (desc, measured))
-            slices = round(slices * were / max(blocks, 1))
-        return replace(config, slices=trimmed(desc.K, min(slices, most_slices(desc))))
+            parts = round(parts * tiles(measured, config) / max(tiles(desc, config), 1))
+        return replace(config, k_parts=trimmed(desc.K, min(parts, cost.most_slices(desc))))
 
     def texts(self, backend: str) -> Iterable[str]:
-        # the sources of all three launches; CUDA C++ has no prelude
-        return [source.text for source in (product_source(Fp32xConfig()), split_source(), reduce_source())]
+        # CUDA C++ has no prelude
+        return [product_source(self.config).text, *(one().text for one in PASSES[self.config.split])]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
-        depth = TEST_SLICES * CHUNK + TEST_EDGE
-        slices = whole_slices(depth, CHUNK, min(config.slices, TEST_SLICES))
-        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, slices=slices)
+        depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
+        parts = trimmed(depth, min(config.k_parts, TEST_SLICES))
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, k_parts=parts)
 
     def source(self, device: Device, config: Fp32xConfig) -> Source | None:
         return product_source(config)
 
     def sources(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
-        return sources_of(desc, replace(config, slices=trimmed(desc.K, config.slices)))
+        return sources_of(desc, replace(config, k_parts=trimmed(desc.K, config.k_parts)))
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         # a few slices of K, and those that fill the device
-        if not (axes := super().space(device, desc)):
-            return {}
-        filling = {config.slices for config in configs(desc, device.compute_units)}
-        few = {trimmed(desc.K, min(n, most_slices(desc))) for n in axes["slices"]}
-        return {**axes, "slices": tuple(sorted(filling | few))}
+        axes = super().space(device, desc)
+        if "k_parts" not in axes:
+            return axes
+        filling = {config.k_parts for config in cost.configs(desc, device.compute_units)}
+        few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
+        return {**axes, "k_parts": tuple(sorted(filling | few))}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
-        slices = trimmed(desc.K, point["slices"])
-        return super().at(device, desc, {**point, "slices": slices}) if slices <= most_slices(desc) else None
+        slices = trimmed(desc.K, point["k_parts"])
+        return super().at(device, desc, {**point, "k_parts": slices}) if slices <= cost.most_slices(desc) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         # every block that is weighed, its ring and raster as they are, in all slices
-        for config, slices in itertools.product(COSTS, self.space(device, desc)["slices"]):
-            yield {**self.point(config), "slices": slices}
+        for config, slices in itertools.product(cost.COSTS, self.space(device, desc)["k_parts"]):
+            yield {**self.point(config), "k_parts": slices}
 
 
-FAMILY = HopperFp32x()
+class HopperInflight(HopperFp32x):
+    """fp32-accurate products on Hopper's Tensor Cores, split in flight."""
+
+    name = "hopper_inflight"
+    config = in_flight()
+    operand_dtypes = frozenset(ELEMENT_BYTES)
+    margin = 1.05  # one launch as plain fp32's, predicted as well as that
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        if desc.is_vector or not desc.is_mixed:
+            return super().supports(device, desc)
+        reason = unsupported(device, desc, self.config)
+        return reason or ("" if on_words(desc) else "rows of halves begin between words of 4 bytes")
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.in_flight_configs(desc, device.compute_units)
+
+    def group_share(self, device: Device, desc: GemmDesc) -> float:
+        # the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more
+        if unsupported(device, desc, self.config) or desc.batch > MOST_MATRICES or desc.is_mixed:
+            return float("inf")
+        return cost.share(desc, device.compute_units)
+
+    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
+        return group_launches(session, members)
+
+    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
+        return self.supports(device, desc) or config
+
+    def texts(self, backend: str) -> Iterable[str]:
+        return [product_source(self.config).text, product_source(self.config, GROUPED=1).text]
+
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
+        return KernelFamily.at(self, device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
+
+    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
+        for (consumers, cols, stages), slices in itertools.product(cost.RINGS, CLUSTERS):
+            yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}
+
+
+class HopperInflightSplitK(HopperFp32x):
+    """fp32-accurate products on Hopper's Tensor Cores, split in flight, a launch for all parts of K and one that adds them."""
+
+    name = "hopper_inflight_split_k"
+    config = in_flight(k_parts=2)
+    searched = False
+    margin = 1.05  # predicted nearly as well as in flight without parts
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.parts_configs(desc, device.compute_units)
+
+    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
+        if desc.is_vector or measured.is_vector:
+            return "it multiplies matrices"
+        if reason := self.supports(device, desc):
+            return reason
+        wanted = config.k_parts if exact else round(config.k_parts * tiles(measured, config) / tiles(desc, config))
+        parts = trimmed(desc.K, min(wanted, desc.K // SHORTEST))
+        return replace(config, k_parts=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
+
+    def texts(self, backend: str) -> Iterable[str]:
+        return [product_source(self.config).text, reduce_source().text]
+
+    def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
+        depth = 2 * SHORTEST + TEST_EDGE
+        parts = trimmed(depth, min(config.k_parts, TEST_SLICES))
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, k_parts=parts)
+
+
+class HopperPresplit(HopperFp32x):
+    """fp32-accurate products on Hopper's Tensor Cores, B split beforehand and A in flight."""
+
+    name = "hopper_presplit"
+    config = presplit()
+    searched = predicts = False
+    operand_dtypes = frozenset(ELEMENT_BYTES)
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        if not desc.is_vector and (desc.type_b != "float32" or not on_words(desc)):
+            return "B is split from float32, and rows of halves of A begin on words of 4 bytes"
+        return super().supports(device, desc)
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.presplit_configs(desc, device.compute_units)
+
+    adapt = HopperInflight.adapt
+
+
+class HopperStrassen(KernelFamily[NoConfig]):
+    """Large products on Hopper's Tensor Cores with an eighth fewer operations, as accurate as fp32 in the norm.
+
+    Elements of C that come out as Inf or NaN are computed again in plain fp32, so that those of A and B reach no others.
+    """
+
+    name = "hopper_strassen"
+    precision = "fp32x-strassen"
+    tile: ClassVar = Fp32xConfig()
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        if reason := unsupported(device, desc, self.tile):
+            return reason
+        if desc.is_vector or desc.batch > 1:
+            return "Strassen's form takes one product at a time, not a batch"
+        if min(desc.M, desc.N, desc.K) < strassen.SMALLEST:
+            sizes = f"{desc.M}×{desc.N}×{desc.K}"
+            return f"Strassen's form gains from {strassen.SMALLEST} rows, columns and elements of K on, not at {sizes}"
+        return ""
+
+    def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:
+        return cost.strassen_seconds(desc, device.compute_units)
+
+    def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
+        return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
+
+    def compile(self, session: Session, desc: GemmDesc, config: NoConfig) -> Launches:
+        return strassen.launches(session, desc)
+
+    def texts(self, backend: str) -> Iterable[str]:
+        sources = strassen.product_source(self.tile), strassen.sums_source(0, False), strassen.combine_source()
+        return [*(source.text for source in sources), " ".join(str(strassen.STRASSEN.signs(which)) for which in "abc")]
+
+    def test_problem(self, desc: Desc, config: NoConfig) -> tuple[tuple[int, int, int], NoConfig]:
+        return (2 * self.tile.BM + TEST_EDGE, 2 * self.tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
+
+    def source(self, device: Device, config: NoConfig) -> Source | None:
+        return strassen.product_source(self.tile)
+
+
+FAMILIES = HopperFp32x(), HopperInflight(), HopperInflightSplitK(), HopperPresplit(), HopperStrassen()
+FP32X, INFLIGHT, INFLIGHT_SPLIT_K, PRESPLIT, STRASSEN = FAMILIES

@@ -1,4 +1,4 @@
-"""Launches of fp32x, for each panel of the product. B may be a ``SplitOperand``, split once for many products."""
+"""Launches of a product, whichever of its operands are split beforehand. B may be a ``SplitOperand``, split once for many."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from toprung.backends.base import Kernel, Session, Source
 from toprung.backends.plan import (
     ALPHA,
     BETA,
+    FLAGS,
     MULTIPLIES,
     PACKED,
     WORKSPACE,
@@ -27,14 +28,14 @@ from toprung.backends.plan import (
     whole,
 )  # fmt: skip
 from toprung.errors import Unsupported
-from toprung.gemm.desc import GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig, tiles
 from toprung.kernels.hopper_fp32x.cost import select_config
 from toprung.kernels.hopper_fp32x.sizes import (
     LIMIT,
@@ -44,20 +45,23 @@ from toprung.kernels.hopper_fp32x.sizes import (
     padded,
     panels,
     parts_bytes,
-    supported,
     terms_bytes,
     trimmed,
+    unsupported,
     width,
     workspace_bytes,
 )
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_THREADS,
     Splitting,
-    product_source,
     reduce_source,
+    source_of,
     split_source,
     spread,
 )
+
+CLAIM_BYTES = 16
+"""Bytes of the words in which the blocks of a launch claim pieces of B, see ``claimed.cuh``."""
 
 
 class SplitOperand:
@@ -71,7 +75,7 @@ class SplitOperand:
     """
 
     def __init__(self, session: Session, call: GemmDesc, b: int, queue: Any = None) -> None:
-        if reason := supported(session.device, call):
+        if reason := unsupported(session.device, call, Fp32xConfig()):
             raise Unsupported(reason)
         if call.batch > 1 and call.stride_b:
             raise Unsupported(f"{call}: the operands of a batch cannot be prepacked")
@@ -102,15 +106,10 @@ def sources_of(
     call: GemmDesc, config: Fp32xConfig, splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None,
     **more: int,
 ) -> list[Source]:  # fmt: skip
-    """Return the sources of the product, of the splitting pass and, with several slices of K, of what adds them."""
-    last = epilogues.defines(epilogue)  # of the launch that writes C
-    writes = {**last, **({"ODD_C": 1} if call.widths[2] == 1 else {})}
-    product = product_source(config, **more, **(writes if config.slices == 1 else {}))
-    return [
-        product,
-        split_source(*(splitting or pass_of(call, config.slices))),
-        *([reduce_source(**last)] if config.slices > 1 else []),
-    ]
+    """Return the sources of the product, of the splitting pass, and of what adds up parts of K, as far as there are such."""
+    passes = {BOTH: [splitting or pass_of(call, config.k_parts)], ONE: [spread(call.K, not call.trans_b)], IN_FLIGHT: []}
+    adds = [reduce_source(**epilogues.defines(epilogue))] if config.k_parts > 1 else []
+    return [source_of(call, config, epilogue, **more), *(split_source(*one) for one in passes[config.split]), *adds]
 
 
 def pass_of(call: GemmDesc, slices: int) -> tuple[int, int]:
@@ -130,18 +129,18 @@ class Fp32xLaunches(Launches):
         self, session: Session, call: GemmDesc, config: Fp32xConfig | None = None, limit: int = LIMIT, overlap: bool = True,
         splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None, **more: int,
     ) -> None:  # fmt: skip
-        if reason := supported(session.device, call):
+        if reason := unsupported(session.device, call, Fp32xConfig()):
             raise Unsupported(reason)
         self.session, self.call, self._overlap, self.epilogue = session, call, overlap, epilogue
         units = session.device.compute_units
         best = config or select_config(call, units)
-        self.config = config = replace(best, slices=trimmed(call.K, best.slices))
+        self.config = config = replace(best, k_parts=trimmed(call.K, best.k_parts))
         self.panels = panels(call, limit) if call.M and call.N else []
-        self.how = splitting or pass_of(call, config.slices)
+        self.how = splitting or pass_of(call, config.k_parts)
         sources = sources_of(call, config, self.how, epilogue, **more) if self.panels else []
         self._kernels = [kernel_of(session, source) for source in sources]
         self._count = Counter(session)
-        super().__init__(session, self._plan(workspace_bytes(call, limit, config.slices), False), self._count.read)
+        super().__init__(session, self._plan(workspace_bytes(call, limit, config.k_parts), False), self._count.read)
         if all(p.cols == call.N for p in self.panels) and not (call.batch > 1 and call.stride_b):
             self.packed = functools.partial(self._plan, self.plan.workspace_bytes, True)
 
@@ -151,7 +150,7 @@ class Fp32xLaunches(Launches):
 
     def _of_panel(self, p: Panel, prepared: bool) -> Iterator[KernelLaunch]:
         """Yield the launches of a panel; with ``prepared`` the terms of B are in the slot PACKED."""
-        call, session, v, slices, added = self.call, self.session, self.config, self.config.slices, self.epilogue
+        call, session, v, slices, added = self.call, self.session, self.config, self.config.k_parts, self.epilogue
         i, long = np.int32, np.int64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)
         bytes_a, bytes_b, _ = parts_bytes(call, self.panels[0], slices)  # the largest: terms that stay must not move
@@ -178,7 +177,7 @@ class Fp32xLaunches(Launches):
             parts, ldc = Address(WORKSPACE, bytes_a + bytes_b), padded(p.cols)
             stride_c, to = p.rows * ldc, (parts, MULTIPLIES, np.float32(0.0))
         yield KernelLaunch(
-            "multiply", product, (min(tiles, session.device.compute_units),), (128 * (v.CONSUMERS + 1),),
+            "multiply", product, (min(tiles, session.device.compute_units),), (v.threads,),
             (
                 a, b, *to, addresses[1], addresses[3], self._count.buffer,
                 Map(terms_a.slot, terms_a.plus, rows_a, width(depth), 2 * width(depth), (v.BM, 64), "fp16"),
@@ -191,13 +190,7 @@ class Fp32xLaunches(Launches):
             ), overlaps=self._overlap,
         )  # fmt: skip
         for reduce in adding:
-            yield KernelLaunch(
-                "reduce", reduce, (ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch,), (128,),
-                (
-                    c, ALPHA, BETA, *last, parts, i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc),
-                    long(call.stride_c),
-                ), overlaps=self._overlap,
-            )  # fmt: skip
+            yield _reduce(reduce, (c, ALPHA, BETA, *last, parts), (p.rows, p.cols, p.batch, slices, ldc), call, self._overlap)
 
 
 def beside(terms: Address, rows: int, depth: int) -> tuple[Address, Address]:
@@ -228,3 +221,76 @@ def splitting(
             long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(b.lanes),
         ), overlaps=overlap,
     )  # fmt: skip
+
+
+class InflightLaunches(Launches):
+    """A product whose A is split in flight, and B unless it is split beforehand: one launch, and one more for parts of K.
+
+    Parameters
+    ----------
+    is_one : where B is split beforehand, False if that takes a launch of its own wherever B is not prepacked: it does anyway where
+        K runs across memory
+    """
+
+    def __init__(
+        self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, is_one: bool = True
+    ) -> None:  # fmt: skip
+        self.call, self.config, self.epilogue = desc, config, epilogue
+        self._count = Counter(session)
+        self._product = kernel_of(session, source_of(desc, config, epilogue))
+        super().__init__(session, self._plan(session, False, is_one and desc.trans_b), self._count.read)
+        if config.split == ONE:
+            self.packed = functools.partial(self._plan, session, True, False)
+
+    def _plan(self, session: Session, prepared: bool, claims: bool) -> Plan:
+        """Return the plan. Terms of a B split beforehand are in the slot PACKED, claimed by blocks, or split by a launch."""
+        desc, config, last, i, long = self.call, self.config, epilogues.arguments(self.epilogue), np.int32, np.int64
+        before: KernelLaunch | None = None
+        after: KernelLaunch | None = None
+        terms: tuple[Argument, ...] = ()
+        flags = nbytes = 0
+        batch, strides, ldc = desc.batch, (desc.stride_a, desc.stride_b, desc.stride_c), desc.ldc
+        c, to = Address(C), (Address(C), ALPHA, BETA, *last)
+        if config.split == ONE:
+            count, wide = matrices(desc.stride_b, desc.batch), width(desc.K)
+            rows = desc.N * count
+            of_b, info = beside(Address(PACKED if prepared else WORKSPACE), rows, desc.K)
+            nbytes, flags = (0 if prepared else terms_bytes(rows, desc.K)), CLAIM_BYTES if claims else 0
+            if not prepared and not claims:
+                places, how = (np.uint64(0), np.uint64(0), of_b, info), spread(desc.K, not desc.trans_b)
+                before = splitting(session, desc, places, (0, 1, desc.N, count), how, (np.uint64(0), Address(B)))
+            terms = (
+                info, i(desc.N if desc.stride_b else 0), of_b, Address(FLAGS) if claims else np.uint64(0),
+                Map(of_b.slot, 0, rows, wide, 2 * wide, (config.BN, 64), "fp16"),
+            )  # fmt: skip
+        elif config.k_parts > 1:  # parts are the products of a batch, each with a result of its own
+            depth, batch, ldc = config.depth(desc.K), config.k_parts, padded(desc.N)
+            on_a, on_b = depth * (desc.lda if desc.trans_a else 1), depth * (1 if desc.trans_b else desc.ldb)
+            strides, to = (on_a, on_b, desc.M * ldc), (Address(WORKSPACE), MULTIPLIES, np.float32(0.0))
+            nbytes, kernel = 4 * batch * desc.M * ldc, kernel_of(session, reduce_source(**epilogues.defines(self.epilogue)))
+            after = _reduce(kernel, (c, ALPHA, BETA, *last, Address(WORKSPACE)), (desc.M, desc.N, 1, batch, ldc), desc)
+        multiply = KernelLaunch(
+            "multiply", self._product, (blocks(desc, config, session.device.compute_units),), (config.threads,),
+            (
+                Address(A), Address(B), *to, self._count.buffer, i(desc.M), i(desc.N), i(desc.K), i(batch), long(desc.lda),
+                long(strides[0]), long(desc.ldb), long(strides[1]), i(ldc), long(strides[2]), *terms,
+            ),
+        )  # fmt: skip
+        sizes = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
+        launches = [one for one in (before, multiply, after) if one]
+        return Plan(launches, workspace_bytes=nbytes, flags_bytes=flags, sizes=sizes, kept=(self._count,))
+
+
+def blocks(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
+    """Return the blocks of a launch: as many as run at once, each with tiles in turn; a cluster for each tile where K is sliced."""
+    count = tiles(desc, config) * config.k_parts
+    return count * config.SLICES if config.SLICES > 1 else min(count, config.resident * units)
+
+
+def _reduce(
+    kernel: Kernel, to: tuple[Argument, ...], sizes: tuple[int, int, int, int, int], desc: GemmDesc, overlap: bool = True
+) -> KernelLaunch:  # fmt: skip
+    """Return the launch that adds up parts' results; ``sizes``: rows, columns, products, parts, elements of a result's row."""
+    groups = ceil(sizes[0], 16) * ceil(sizes[1], 32) * sizes[2]
+    fixed = (*map(np.int32, (*sizes, desc.ldc)), np.int64(desc.stride_c))
+    return KernelLaunch("reduce", kernel, (groups,), (128,), (*to, *fixed), overlaps=overlap)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.errors import Unsupported
-from toprung.gemm.desc import GemmDesc
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import CHUNK
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, ONE, Fp32xConfig, tiles
+from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
 """Bytes that the splitting pass leaves beside the terms of each row."""
-SHALLOWEST = 64
-"""The promise begins at this K."""
-DEEPEST = 1 << 24
-"""Largest K: counts of elements and TMA's coordinates have room to spare."""
+SHALLOWEST, SHORTEST = 64, 256
+"""The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
+DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
+"""Largest K: counts of elements and TMA's coordinates have room to spare; in flight chunks are counted with 31 bits, whatever the
+tiles."""
 LIMIT = 4 << 30
 """Bytes of terms beyond which a product is cut into panels of M and N, or of the batch."""
 
@@ -28,13 +30,12 @@ def width(K: int) -> int:
 
 def depth_of(K: int, slices: int) -> int:
     """Return the length of a slice of K; the last one may be shorter."""
-    return K if slices == 1 else CHUNK * ceil(ceil(K, CHUNK), slices)
+    return K if slices == 1 else slice_depth(K, CHUNK, slices)
 
 
 def trimmed(K: int, slices: int) -> int:
     """Return as many slices of whole chunks as are not empty, at most ``slices``."""
-    slices = max(1, min(slices, ceil(K, CHUNK)))
-    return ceil(K, depth_of(K, slices)) if K else 1
+    return whole_slices(K, CHUNK, max(1, slices)) if K else 1
 
 
 def terms_bytes(rows: int, K: int, slices: int = 1) -> int:
@@ -53,16 +54,33 @@ def padded(cols: int) -> int:
     return ceil(cols, 4) * 4
 
 
-def supported(device: Device, desc: GemmDesc) -> str:
-    """Return why a product cannot be computed this way, as a sentence; empty where it can."""
+def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
+    """Return why a product cannot be computed with a configuration such as this, as a sentence; empty where it can.
+
+    Empty products can where both operands are split: the launches are none.
+    """
+    if desc.is_vector:
+        return "fp32x is for products of matrices: with a vector memory is the limit"
     if not is_hopper(device):
         return f"fp32x needs Hopper's Tensor Cores; {device} has none"
-    if desc.M and desc.N and not SHALLOWEST <= desc.K <= DEEPEST:
-        return f"fp32x is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
+    if desc.is_empty and like.split != BOTH:
+        return "there is nothing to multiply"
+    in_parts = like.split == IN_FLIGHT and like.k_parts > 1
+    if in_parts and desc.batch > 1:
+        return "products of a batch have all of K"
+    shallowest = 2 * SHORTEST if in_parts else SHALLOWEST
+    deepest = DEEPEST if like.split == BOTH or in_parts else DEEPEST_IN_FLIGHT
+    if desc.M and desc.N and not shallowest <= desc.K <= deepest:
+        return f"fp32x is promised for K from {shallowest} to {deepest:,} here, not for {desc.K}"
     if max(desc.M, desc.N, 1) * max(desc.batch, 1) >= 1 << 31:
         return "fp32x counts rows with 31 bits"
-    if (least := terms_bytes(min(desc.M, 128), desc.K) + terms_bytes(min(desc.N, 128), desc.K)) > LIMIT and desc.M and desc.N:
-        return f"fp32x would need {least:,} bytes for the terms of 128 rows and columns, more than {LIMIT:,}"
+    if like.split != BOTH:
+        consumers, cols = BLOCKS[like.split][-1]
+        if tiles(desc, replace(like, CONSUMERS=consumers, BN=cols)) >= 1 << (24 if in_parts else 30):
+            return "fp32x counts tiles, of all parts and with as many blocks behind the last, with 31 bits"
+    rows = {BOTH: (min(desc.M, 128), min(desc.N, 128)), ONE: (desc.N * matrices(desc.stride_b, desc.batch),), IN_FLIGHT: ()}
+    if (least := sum(terms_bytes(n, desc.K) for n in rows[like.split])) > LIMIT and desc.M and desc.N:
+        return f"fp32x would need {least:,} bytes for terms, more than {LIMIT:,}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The three kernels: their sources, and how the splitting pass is spread over threads."""
+"""Sources of the kernels: products, the splitting pass, and what adds up parts of K; and how that pass is spread over threads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.gemm.desc import GemmDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import epilogue as epilogues
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, ONE, PRESPLIT, TYPES, Fp32xConfig, aligned
 from toprung.kernels.record import with_includes
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
 HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
-ROWS = FOLDER / "rows.cuh"
-"""The header of kernels that split rows, behind those."""
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
@@ -25,28 +26,56 @@ PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
 
-def source(file: str, kernel: str, defines: Mapping[str, int], title: str = "", headers: tuple[Path, ...] = ()) -> Source:
-    """Return the source in a file of this folder behind the common headers, and some more."""
-    files = (*HEADERS, *headers, FOLDER / file)
-    text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in files)
-    return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
+def source(kernel: str, defines: Mapping[str, int], *files: str, family: str = "fp32x", title: str = "") -> Source:
+    """Return the source in files of this folder, behind the common headers: by default the kernel's own."""
+    every = (*HEADERS, *(FOLDER / name for name in files or (f"{kernel}.cu",)))
+    text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in every)
+    return Source(
+        f"hopper_{family}/{kernel}", text, kernel, {"ARCH_SPECIFIC": 1, **defines}, "cuda", title=f"{family}_{title or kernel}"
+    )
 
 
-def product_source(config: Fp32xConfig, **more: int) -> Source:
-    """Return the product's kernel."""
-    title = f"fp32x_{config.BM}x{config.BN}x{CHUNK}"
-    return source("fp32x.cu", "fp32x", {**config.defines(**more), DYNAMIC_SHARED: config.shared_bytes}, title)
+def product_source(
+    config: Fp32xConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
+) -> Source:
+    """Return the product's kernel, where an operand is split in flight for a layout of the operands; ``more``: macros."""
+    title, defines = f"{config.BM}x{config.BN}x{CHUNK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
+    if config.split == BOTH:
+        return source("fp32x", defines, title=title)
+    file, family = ("presplit", "presplit") if config.split == ONE else ("inflight", "inflight")
+    if config.k_parts > 1:
+        family, defines = "inflight_split_k", {**defines, "IN_PARTS": 1}
+    if "GROUPED" in more:
+        file, title = "grouped", f"group_{title}"
+    if config.split == ONE:
+        defines = {"A_TYPE": 0, "B_TYPE": PRESPLIT, **defines}
+    text = with_includes(f'#include "{file}.cu"\n', FOLDER)
+    return Source(f"hopper_{family}/inflight", text, "inflight", defines, "cuda", title=f"{family}_{title}")
+
+
+def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, **more: int) -> Source:
+    """Return the kernel of a product's launch; its epilogue is another launch's where that writes C."""
+    macros = {**more, **(epilogues.defines(epilogue) if config.k_parts == 1 else {})}
+    if config.split == BOTH:
+        if config.k_parts == 1 and desc.widths[2] == 1:
+            macros["ODD_C"] = 1
+        return product_source(config, False, False, 4, 4, **macros)
+    align_a, align_b = aligned(desc)
+    if config.split == ONE:
+        macros, align_b = {"A_TYPE": TYPES[desc.type_a], **macros}, 1
+    elif desc.is_mixed:
+        macros = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": TYPES[desc.type_b], **macros}
+    return product_source(config, desc.trans_a, desc.trans_b, align_a, align_b, **macros)
 
 
 def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
     """Return the splitting pass; ``cluster`` blocks together have the rows whose K runs across memory."""
-    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}
-    return source("split.cu", "split", defines, headers=(ROWS,))
+    return source("split", {"CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}, "rows.cuh", "split.cu")
 
 
 def reduce_source(**more: int) -> Source:
-    """Return the kernel that adds the results of slices; ``more``: macros."""
-    return source("reduce.cu", "reduce", {"ARCH_SPECIFIC": 1, **more})
+    """Return the kernel that adds the results of parts; ``more``: macros."""
+    return source("reduce", more)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class HopperSgemm(KernelFamily[SgemmConfig]):
     """Plain fp32 on Hopper."""
 
     name = "hopper_sgemm"
-    config = SgemmConfig
+    config = SgemmConfig()
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:

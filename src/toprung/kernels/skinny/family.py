@@ -56,7 +56,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
     """The kernels for short sides."""
 
     name = "skinny"
-    config = SkinnyConfig
+    config = SkinnyConfig()
     records: tuple[LibraryKernel, ...] = (ROWS, COLUMNS, ADD)
 
     def record(self, config: SkinnyConfig) -> LibraryKernel:

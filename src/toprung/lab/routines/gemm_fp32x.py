@@ -31,7 +31,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    config = Fp32xConfig.of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
-    config = replace(config, slices=compiled.options.get("SLICES", 1) or filling(desc, config, session.device.compute_units))
+    config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
+    config = replace(config, k_parts=compiled.options.get("SLICES", 1) or filling(desc, config, session.device.compute_units))
     plan = Fp32xLaunches(session, desc, config, overlap=bool(compiled.options.get("OVERLAP", 0)))
     return each_launch(plan, compiled.record.name, problem, buffers)

@@ -29,6 +29,6 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    config = SgemmConfig.of({**compiled.tile.given(), **compiled.record.defines})
+    config = SgemmConfig().of({**compiled.tile.given(), **compiled.record.defines})
     plan = SgemmLaunches(session, desc, config, kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))
     return each_launch(plan, compiled.record.name, problem, buffers)

@@ -9,8 +9,8 @@ from toprung.backends.base import Buffer
 from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
-from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.kernels.hopper_fp32x.config import in_flight
+from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
@@ -30,7 +30,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc = described(problem.describe())
-    if (reason := FAMILY.supports(session.device, desc)) or desc.is_vector:
+    if (reason := INFLIGHT.supports(session.device, desc)) or desc.is_vector:
         raise Unsupported(reason)
-    config = InflightConfig.of({**compiled.tile.given(), **compiled.record.defines})
-    return each_launch(FAMILY.compile(session, desc, config), compiled.record.name, problem, buffers)
+    config = in_flight().of({**compiled.tile.given(), **compiled.record.defines})
+    return each_launch(INFLIGHT.compile(session, desc, config), compiled.record.name, problem, buffers)

@@ -10,9 +10,8 @@ from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
-from toprung.kernels.hopper_fp32x.sizes import supported
-from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD
-from toprung.kernels.hopper_strassen.launches import launches
+from toprung.kernels.hopper_fp32x.sizes import unsupported
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD, launches
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
@@ -32,8 +31,8 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
-    if reason := supported(session.device, desc):
+    if reason := unsupported(session.device, desc, Fp32xConfig()):
         raise Unsupported(reason)
     form = WINOGRAD if compiled.options.get("WINOGRAD") else STRASSEN
-    plan = launches(session, desc, Fp32xConfig.of({**compiled.tile.given(), **compiled.record.defines, **compiled.options}), form)
+    plan = launches(session, desc, Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options}), form)
     return each_launch(plan, compiled.record.name, problem, buffers)

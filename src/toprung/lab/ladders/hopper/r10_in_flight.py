@@ -1,20 +1,20 @@
 """Rung 10: operands are split on their way to the matrix units."""
 
 from toprung.backends.base import DYNAMIC_SHARED
-from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_fp32x.config import in_flight as config_of
 from toprung.lab.bounds import in_flight
 from toprung.lab.bounds.levels import TensorWork
 from toprung.lab.ladders.hopper.r01_wgmma import needs
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
-FIXED = InflightConfig().defines(False, False, 4, 4)
+FIXED = config_of().defines(False, False, 4, 4)
 """The library's macros for operands that lie as they come; those that are the tile's come from the tile."""
 
 
 def ring(tile: Tile) -> int:
     """Bytes of shared memory that the library's kernel takes with this tile."""
-    return InflightConfig.of(tile.given()).shared_bytes
+    return config_of().of(tile.given()).shared_bytes
 
 
 def in_terms(tile: Tile) -> TensorWork:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from toprung.backends.base import Session, Source
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.group import Block, GroupForm, Matrix, matrices, packed
-from toprung.kernels.hopper_inflight.config import InflightConfig, aligned, product_source
-from toprung.kernels.hopper_inflight.cost import Sizes, group_config
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, aligned
+from toprung.kernels.hopper_fp32x.cost import Sizes, group_config
+from toprung.kernels.hopper_fp32x.sources import product_source
 
 
 class Layout(NamedTuple):
@@ -26,7 +27,7 @@ class Layout(NamedTuple):
 class InflightForm(GroupForm):
     """The kernel with a configuration, for a layout."""
 
-    config: InflightConfig
+    config: Fp32xConfig
     layout: Layout
     counts = True
     overlaps = True
