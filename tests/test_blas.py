@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import toprung
 from arrays import KINDS, LAYOUTS, graded, guarded, hold
 from toprung import errors, last_receipt
+from toprung.arrays import pyopencl as of_pyopencl
 from toprung.backends import adopt, session_for
 from toprung.backends.base import Session
 from toprung.blas import product
@@ -378,10 +379,14 @@ def layout(*shape: int, fortran: bool = False) -> Layout:
 
 
 def test_large_temporaries_are_given_back(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "KEPT", 0)
+    for module in (product, of_pyopencl):
+        monkeypatch.setattr(module, "KEPT_BYTES", 0)
     monkeypatch.setattr(type(session), "workspace", lambda *_: pytest.fail("the session would keep them"))
     a, b = np.arange(60, dtype=np.float32).reshape(5, 12)[:, ::3], np.ones((4, 6), np.float32)
     assert np.array_equal(toprung.matmul(a, b, own=True, device=session.device), a @ b)
+    there = kinds("pyopencl", hold(a, "sliced"), b)
+    for _ in range(2):
+        assert np.array_equal(toprung.matmul(*there, own=True).get(), a @ b)
 
 
 def test_only_what_no_kernel_can_address_is_copied() -> None:

@@ -79,8 +79,10 @@ FAULTS = [  # beginning of the name of the case that finds it; file, text, what 
     ("prepacked", PRODUCT, "packed.address if taken else 0", "0"),
     ("prepacked", PRODUCT, "self.executable.prepacked, packed.address,", "self.executable.prepacked, 0,"),
     ("prepacked", PRODUCT, "self.executable.prepacked if taken else self.executable", "self.executable"),
+    ("hopper_fp32x: 4096", "arrays/cupy.py", "nbytes <= KEPT_BYTES or ", "True or "),
+    ("scratch memory of a", "arrays/cupy.py", " or self.is_capturing()", ""),
     ("plans", "blas/plan.py", "(at_c := address(out)) % least_c", "(at_c := address(out)) % 1"),
-    ("hopper_sgemm: 4096", LAUNCHER, "= int(work.buffer.handle), flags(stream)", "= int(work.buffer.handle), 0"),
+    ("hopper_sgemm: 333", LAUNCHER, "= int(work.buffer.handle), flags(stream)", "= int(work.buffer.handle), 0"),
     ("a launch that is refused", LAUNCHER, "                    begun = True\n", ""),
     ("escalations", "kernels/hopper.py", "(status,) = driver.cuCtxSynchronize()", "status = 0"),
 ]  # fmt: skip

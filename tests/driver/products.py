@@ -31,9 +31,10 @@ from cuda.bindings import driver
 
 import once
 import toprung
+from toprung.arrays import cupy  # noqa: F401  # faults are planted in what is loaded
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
-from toprung.backends import launcher, native_plan, nvrtc  # noqa: F401  # faults are planted in what is loaded
+from toprung.backends import launcher, native_plan, nvrtc  # noqa: F401
 from toprung.blas import calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
@@ -87,7 +88,11 @@ def empty(shape: tuple[int, ...], dtype: Any, order: str = "C") -> Array:
 
 CUPY: Any = ModuleType("cupy")
 CUPY.float32, CUPY.empty, CUPY.ndarray = np.float32, empty, Array
-CUPY.cuda = SimpleNamespace(Device=contextlib.nullcontext, get_current_stream=lambda number=-1: STREAM)
+CUPY.cuda = SimpleNamespace(
+    Device=contextlib.nullcontext,
+    get_current_stream=lambda number=-1: STREAM,
+    alloc=lambda nbytes: SimpleNamespace(ptr=(held := Array("", nbytes // 4)).memory, held=held),
+)
 sys.modules["cupy"] = CUPY
 
 
@@ -167,6 +172,11 @@ def grouped(*sizes: Any, bias: bool = False, **options: Any) -> None:
 
 
 class Cases:
+    def scratch_memory_of_a_capture(self) -> None:
+        toprung.matmul(*abc(4096, 4096, 4096), precision="fp32x")
+        STREAM.is_capturing = lambda: True
+        toprung.matmul(*abc(4096, 4096, 4096), precision="fp32x")
+
     def results_of_new_arrays(self) -> None:
         for _ in range(2):
             toprung.matmul(*abc(64, 64, 64)[:2], **PLAIN)

@@ -190,11 +190,11 @@ class Adapter:
         """Return True if the library's current stream is being captured into a graph."""
         return False
 
-    def lend(self, thing: Any, nbytes: int) -> tuple[Any, int] | None:
+    def lend(self, thing: Any, nbytes: int) -> tuple[Any, Any] | None:
         """Return new scratch memory where ``thing`` lies, from an allocator that orders its reuse by the current stream.
 
-        It comes as an object that owns it, to be dropped when the work is in the queue, and its address, on 256 bytes. None: the
-        library has no such allocator, and the session's own scratch memory serves.
+        It comes as an object that owns it, to be dropped when the work is in the queue, and its handle, an address being on 256
+        bytes. None: the session's own scratch memory serves, which costs the host less but is kept.
         """
         return None
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.backends.base import KEPT_BYTES
 from toprung.gemm.desc import ELEMENT_BYTES
 
 
@@ -58,6 +59,15 @@ class CuPy(Adapter):
 
     def is_capturing(self) -> bool:
         return bool(sys.modules["cupy"].cuda.get_current_stream().is_capturing())
+
+    def lend(self, thing: Any, nbytes: int) -> tuple[Any, int] | None:
+        # memory of CuPy's pool, which has one for each stream; a graph holds addresses for longer than a product takes
+        if nbytes <= KEPT_BYTES or self.is_capturing():
+            return None
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(thing.device.id):
+            made = cupy.cuda.alloc(nbytes)
+        return made, made.ptr
 
 
 adapter = CuPy()

@@ -8,6 +8,7 @@ from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 from toprung.arrays.numpy import FLOAT32
+from toprung.backends.base import KEPT_BYTES
 from toprung.errors import BadArray
 
 
@@ -60,6 +61,14 @@ class PyOpenCL(Adapter):
 
     def queue(self, thing: Any, home: Home) -> Any:
         return thing.queue
+
+    def lend(self, thing: Any, nbytes: int) -> tuple[Any, Any] | None:
+        # a buffer that the runtime frees when the kernels that were given it have ended
+        if nbytes <= KEPT_BYTES:
+            return None
+        cl = sys.modules["pyopencl"]
+        made = cl.Buffer(thing.queue.context, cl.mem_flags.READ_WRITE, nbytes)
+        return made, made
 
 
 adapter = PyOpenCL()

@@ -133,6 +133,10 @@ class Kernel(Protocol):
         """Resources that the kernel takes."""
 
 
+KEPT_BYTES = 64 << 20
+"""Largest piece of scratch memory that should be kept from one product to the next; a session keeps any that it is asked for."""
+
+
 @dataclass
 class Workspace:
     """Scratch memory of one queue. Launches in one queue follow each other, so one piece serves all of them."""

@@ -22,7 +22,7 @@ from toprung.arrays import adapters
 from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import best, chosen, session_at
-from toprung.backends.base import Session
+from toprung.backends.base import KEPT_BYTES, Session
 from toprung.backends.waiting import gate
 from toprung.blas import receipt
 from toprung.blas.operands import How, View, arranged
@@ -34,7 +34,6 @@ from toprung.errors import NoDevice, ToprungError, Unsupported
 from toprung.execute import host, staging
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
-from toprung.execute.lane import KEPT
 from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
 from toprung.gemm.overlap import array_at, span
 from toprung.kernels.base import KernelFamily, PackedOperand
@@ -264,7 +263,7 @@ class InPlace(Call):
                 at_b = over_host(low_b, high_b - low_b) if high_b > low_b else None
             at_c = over_host(low_c, high_c - low_c)
             nbytes = self.executable.lent_bytes
-            lent = session.allocate(nbytes) if nbytes > KEPT else None  # the session would keep it for ever
+            lent = session.allocate(nbytes) if nbytes > KEPT_BYTES else None  # the session would keep it for ever
 
             try:
                 self.executable.run(

@@ -7,11 +7,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends.base import Buffer, Session
+from toprung.backends.base import KEPT_BYTES, Buffer, Session
 from toprung.forks import renewed
-
-KEPT = 64 << 20
-"""Bytes of the largest piece of device memory that is kept from one product to the next."""
 
 
 class Lane:
@@ -33,9 +30,9 @@ class Lane:
         return found[: 4 * elements].view(np.float32)
 
     def memory(self, name: str, elements: int) -> Buffer:
-        """Return device memory; pieces up to ``KEPT`` bytes are kept under a name."""
+        """Return device memory; pieces up to ``KEPT_BYTES`` are kept under a name."""
         nbytes = 4 * max(elements, 1)
-        if nbytes > KEPT:
+        if nbytes > KEPT_BYTES:
             return self.session.allocate(nbytes)
         found = self._memory.get(name)
         if found is None or found.nbytes < nbytes:
