@@ -53,11 +53,12 @@ def test_threads_that_launch_one_plan_take_nothing_of_each_other(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     counts = Counter[int]()
     for line in log.read_text().splitlines():
-        head, of_a, c, alpha, flags_at, fixed = line.split(" | ")
+        head, of_a, c, alpha, flags_at, fixed, group = line.split(" | ")
         thread = int(c, 16) >> 16
         assert head == f"launch kernel 00000000 grid 2,1,1 block 32,1,1 shared 0 {thread << 32:x} attribute 6=1"
         assert of_a.split()[0] == c and of_a.split()[1:4] == ["20", "40", "80"]
         number = struct.unpack("<f", int(alpha, 16).to_bytes(4, "little"))
         assert (number, flags_at, fixed) == ((float(thread),), f"{thread << 8:x}", "7")
+        assert group.split() == ["9", f"{int(c, 16) + 5:x}"]
         counts[thread] += 1
     assert counts == dict.fromkeys(range(1, 9), 250)

@@ -1,6 +1,6 @@
 // One plan launched by many threads at once, on the stand-in for NVIDIA's driver (tests/driver/libcuda.c).
 //
-// Each launch has a tensor map of A, C's address, alpha, and flags. A thread of number t launches at addresses and with an alpha that
+// Each launch has a tensor map of A, C's address, alpha, flags, a number, and a struct with the address of an operand. A thread of number t launches at addresses and with an alpha that
 // no other has, so that the log shows whether a launch took anything of another's. test_native.py reads the log.
 
 #include <dlfcn.h>
@@ -15,17 +15,18 @@ constexpr uint64_t THREADS = 8, ROUNDS = 250, PLACES = 12;  // more places than 
 
 int main() {
     void* stand_in = dlopen("libcuda.so.1", RTLD_NOW);
-    const int sizes[] = {128, 8, 4, 8, 4};
+    const int sizes[] = {128, 8, 4, 8, 4, 16};
     const auto function = reinterpret_cast<uint64_t (*)(const char*, const int*, int)>(dlsym(stand_in, "driver_function"));
     const auto enter = reinterpret_cast<int (*)(uint64_t)>(dlsym(stand_in, "cuCtxSetCurrent"));
     const auto current = reinterpret_cast<int (*)(uint64_t*)>(dlsym(stand_in, "cuCtxGetCurrent"));
-    const uint64_t context = 0x10, kernel = function("kernel", sizes, 5);
+    const uint64_t context = 0x10, kernel = function("kernel", sizes, 6);
     const std::vector<uint64_t> words = {
         context, 0, 64, 0, 1, 0,                        // no scratch memory, 64 bytes of flags, one launch
-        kernel, 2, 1, 1, 32, 1, 1, 0, 1, 0, 5,          // grid, block, no shared memory, overlaps, always, five arguments
+        kernel, 2, 1, 1, 32, 1, 1, 0, 1, 0, 6,          // grid, block, no shared memory, overlaps, always, six arguments
         2, TOPRUNG_A, 0, 1, 64, 32, 128, 8, 4,          // map of 64 x 32 float32
         0, TOPRUNG_C, 0, 1, 0, 0, TOPRUNG_FLAGS, 0,     // C, alpha, flags
-        3, 4, 7,                                        // a number that never changes
+        3, 4, 0, 7,                                     // a number that never changes
+        3, 16, 1, 9, 0, 1, 1, 5,                        // two words, of which the second is the second operand's address and 5
     };
     toprung_plan* plan = toprung_plan_new(words.data(), words.size());
     for (size_t count = 0; count < words.size(); count++)
@@ -40,7 +41,7 @@ int main() {
             toprung_flags(context, t << 32, t << 8, 64);
             for (uint64_t i = 0; i < ROUNDS; i++) {
                 const uint64_t place = t << 16 | i % PLACES << 8;
-                const uint64_t mine[TOPRUNG_SLOTS] = {place, 0, place};
+                const uint64_t mine[TOPRUNG_SLOTS + 2] = {place, 0, place, 0, 0, 0, 0, 1, place};
                 if (toprung_launch(plan, mine, static_cast<double>(t), 0, reinterpret_cast<void*>(t << 32))) std::puts("refused");
             }
             uint64_t left = 0;
