@@ -18,6 +18,7 @@ import re
 import signal
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,6 +173,13 @@ def grouped(*sizes: Any, bias: bool = False, **options: Any) -> None:
 
 
 class Cases:
+    def a_launcher_that_is_dropped(self) -> None:
+        made, kept = executor_of(session()).product(GemmDesc(128, 128, 20000, **ALIGNED), True, "fp32"), Array("", 1)
+        gc.disable()
+        run, gone = session().launcher(replace(made.plan, kept=(kept,))), weakref.ref(kept)
+        del run, kept
+        note("kept" if gone() else "its plan is gone")
+
     def scratch_memory_of_a_capture(self) -> None:
         toprung.matmul(*abc(4096, 4096, 4096), precision="fp32x")
         STREAM.is_capturing = lambda: True
