@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import golden
 import trial
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
@@ -27,7 +29,7 @@ from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
-from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.base import MOST, KernelConfig, KernelFamily
 from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
 from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
@@ -576,15 +578,29 @@ def test_nothing_is_weighed_twice_for_one_product(precision: str, monkeypatch: p
     """Candidates of plain fp32 are weighed against those of fp32x, and one of either is taken."""
     asked = Counter[tuple[str, str]]()
 
-    def counted(cost: Callable[..., float]) -> Callable[..., float]:
-        def of(family: KernelFamily, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def counted(cost: Callable[..., Any]) -> Callable[..., Any]:
+        def of(family: KernelFamily, device: Device, desc: Desc, *config: KernelConfig) -> Any:
             asked[family.name, repr(config)] += 1
-            return cost(family, device, desc, config)
+            return cost(family, device, desc, *config)
 
         return of
 
-    for kind in {type(one) for one in families() if "cost" in vars(type(one))}:
-        monkeypatch.setattr(kind, "cost", counted(kind.cost))
+    for kind, name in {(type(one), name) for one in families() for name in ("cost", "weighed") if name in vars(type(one))}:
+        monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
     found = select(HOPPER, GemmDesc(64, 500, 3000) if precision == "fp32" else GemmDesc(512, 512, 512), True, "auto")
     assert found.precision == precision and {"tiled", "hopper_inflight"} <= {name for name, _ in asked}
     assert {name for name, times in asked.items() if times > 1} == set()
+
+
+@pytest.mark.parametrize("name", ["tiled", "tiled_cluster"])
+def test_candidates_weighed_together_have_the_costs_that_each_has_alone(name: str) -> None:
+    draw, one, seen = random.Random(0), family(name), 0
+    for _ in range(60):
+        m, n, k = (round(2 ** draw.uniform(1, 14)) for _ in range(3))
+        layout, batch = draw.choice(golden.LAYOUTS), draw.choice((1, 1, 3, 40))
+        desc = golden.gemm(m, n, k, layout, batch, pad=draw.choice((0, 0, 1, 2)), align=draw.choice((4, 4, 1, 2)))
+        if not one.supports(HOPPER, desc):
+            alone = sorted(((one.cost(HOPPER, desc, c), c) for c in one.candidates(HOPPER, desc)), key=lambda found: found[0])
+            assert list(one.weighed(HOPPER, desc)) == alone[:MOST], desc
+            seen += len(alone) > MOST
+    assert seen > 20

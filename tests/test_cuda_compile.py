@@ -130,8 +130,8 @@ def waiting() -> list[Any]:
     """Kernels that may start before the previous one is done, in each of their tiles, all but the first in the slow run."""
     if nvrtc.missing():
         return []
-    tiles = [(TILED, one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4)]
-    tiles += [(CLUSTERS[2], one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4) if one.chained]
+    tiles = [(TILED, one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4).blocks]
+    tiles += [(CLUSTERS[2], one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4).blocks if one.chained]
     others = (STREAM_K, COLLECT, ADD, PLAIN_RECORD, ROWS, COLUMNS, IN_CLUSTERS["rows", 3], IN_CLUSTERS["columns", 3])
     tiles += [(record, tile) for record in others for tile in record.tiles["gpu"]]
     first = dict(reversed(tiles))

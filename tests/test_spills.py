@@ -64,7 +64,7 @@ def in_clusters(tile: Tile, arch: str) -> Found:
     asked = next(one.asked for one in BLOCKS if one.tile == tile)
     for n, align in ((1024, 4), (1023, 1)):
         desc = GemmDesc(n, n, n, align_a=align, align_b=align, align_c=align)
-        if replace(tile, VA=4, VB=4) not in [replace(one.tile, VA=4, VB=4) for one in narrowed(H200, *desc.widths[:2])]:
+        if replace(tile, VA=4, VB=4) not in [replace(one.tile, VA=4, VB=4) for one in narrowed(H200, *desc.widths[:2]).blocks]:
             continue  # a tile for wide accesses alone
         for slices in {2, min(LARGEST, tile.TM or 1)}:
             source = TILED_CLUSTER.source(H200, tiled_in_cluster(H200, desc, tile, slices))

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def config_for(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> TileConfig:
     """Return a tile of the table with accesses as wide as the product has them."""
     a, b, _ = desc.widths
-    one = next(one for one in narrowed(device, a, b) if replace(one.tile, VA=4, VB=4) == tile)
+    one = next(one for one in narrowed(device, a, b).blocks if replace(one.tile, VA=4, VB=4) == tile)
     return with_cluster(configured(device, desc, one, 1), slices)
 
 

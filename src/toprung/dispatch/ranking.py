@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ class Predicted(NamedTuple):
     candidate: Candidate
 
 
+BY_SECONDS = operator.itemgetter(0)
+
+
 def members(precision: str, own: bool | None = None, memory: str = "device") -> tuple[KernelFamily, ...]:
     """Return the families of an accuracy class for float32 in a memory; ``own``: only toprung's, or only what is installed."""
     found = (f for f in families() if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes)
@@ -34,9 +38,9 @@ def members(precision: str, own: bool | None = None, memory: str = "device") -> 
 
 @functools.lru_cache(64)
 def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predicted, ...]:
-    """Return a family's candidates for a product that it supports, least predicted time first; kept, as selection asks often."""
-    found = (Predicted(family.cost(device, desc, config), Candidate(family, config)) for config in family.candidates(device, desc))
-    return tuple(sorted(found, key=lambda p: p.seconds))
+    """Return a family's best candidates for a product that it supports, least predicted time first; kept: selection asks often."""
+    found = [Predicted(seconds, Candidate(family, config)) for seconds, config in family.weighed(device, desc)]
+    return tuple(sorted(found, key=BY_SECONDS))
 
 
 def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
@@ -47,7 +51,7 @@ def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
     """Return the candidates of an accuracy class that the heuristic weighs, least predicted time first."""
     able = (one for one in members(precision, own) if not one.supports(device, desc))
-    return sorted(itertools.chain.from_iterable(of_family(device, desc, one) for one in able), key=lambda p: p.seconds)
+    return sorted(itertools.chain.from_iterable(of_family(device, desc, one) for one in able), key=BY_SECONDS)
 
 
 def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:

@@ -280,6 +280,10 @@ class GroupLaunches:
         run(0, 0, 0, 0, 0, 0, 1.0, 0.0, queue, operands=np.ascontiguousarray(addresses))
 
 
+MOST = 12
+"""Best configurations of a family, by its prediction, that selection is told of."""
+
+
 class KernelFamily(ABC, Generic[Config]):
     """One kernel family.
 
@@ -325,6 +329,10 @@ class KernelFamily(ABC, Generic[Config]):
     @abstractmethod
     def cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
+
+    def weighed(self, device: Device, desc: OwnDesc) -> Iterable[tuple[float, Config]]:
+        """Return the candidates with their predicted seconds, those that selection asks for: perhaps only the ``MOST`` best."""
+        return [(self.cost(device, desc, config), config) for config in self.candidates(device, desc)]
 
     def host_seconds(self, flops: int) -> float:
         """Return the predicted seconds of a product of host arrays by its operations, for families with ``memory = "host"``."""

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, widest
 from toprung.kernels import cost_model
-from toprung.kernels.base import Switches
+from toprung.kernels.base import MOST, Switches
 from toprung.kernels.record import Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
@@ -302,26 +305,57 @@ def _shape(tile: Tile) -> tuple[int | None, ...]:
 _table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 
+class Table(NamedTuple):
+    """Blocks, and their numbers in columns: all of them are weighed at once.
+
+    Attributes
+    ----------
+    source : the table that they were made of
+    blocks : the blocks
+    columns : of their tiles
+    efficiency, resident, chained : of the blocks
+    roomy : True where lanes of a tile have the local memory to exchange results in pieces of VEC floats
+    """
+
+    source: tuple[Block, ...]
+    blocks: tuple[Block, ...]
+    columns: cost_model.Columns
+    efficiency: NDArray[Any]
+    resident: NDArray[Any]
+    chained: NDArray[Any]
+    roomy: NDArray[Any]
+
+
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
-_narrow: dict[tuple[Device, int, int, bool], tuple[tuple[Block, ...], tuple[Block, ...]]] = {}
+_narrow: dict[tuple[Device, int, int, bool], Table] = {}
 
 
-def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> tuple[Block, ...]:
+def is_roomy(tile: Tile) -> bool:
+    """Return True if lanes have the local memory to exchange results before they write them, in pieces of VEC floats."""
+    vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
+    return vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
+
+
+def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
     """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats.
 
     Tiles that are for wide accesses alone are left out where those are narrower.
     """
     table = VENDOR_BLOCKS if vendor else BLOCKS
     known = _narrow.get((device, a, b, vendor))
-    if known is None or known[0] is not table:
+    if known is None or known.source is not table:
         narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
         for one in table:
             if one.wide and min(a, b) < 4:
                 continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        known = _narrow[device, a, b, vendor] = table, tuple(found)
-    return known[1]
+        columns = cost_model.Columns(*np.array([cost_model.Columns.of(one.tile) for one in found]).T)
+        others = ([getattr(one, name) for one in found] for name in ("efficiency", "resident", "chained"))
+        roomy = np.array([is_roomy(one.tile) for one in found])
+        efficiency, resident, chained = map(np.array, others)
+        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, efficiency, resident, chained, roomy)
+    return known
 
 
 def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]:
@@ -333,33 +367,76 @@ def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]
 
 
 def block_seconds(
-    device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False, regrouped: bool = False,
-    clustered: bool = False,
+    device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, regrouped: bool = False, clustered: bool = False
 ) -> float:  # fmt: skip
     """Return the predicted seconds of a product by blocks on a GPU.
 
     Parameters
     ----------
     tile : the block's, with accesses as wide as they will be
-    aligned : predict as if operands and C were aligned, by the numbers of a vendor's kernels
     regrouped : lanes exchange results, so that neighbours are written side by side
     clustered : slices are the blocks of a cluster, and add up in the product's launch
     """
     launches = 1 if clustered else min(slices, 2)
-    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, launches), desc.widths[2])
+    vc = width_of_c(desc, tile, launches)
     cycles = cost_model.block_cycles(
-        desc, tile, block.efficiency, block.resident, slices, vc, wide, device.compute_units, device.lanes or 128,
-        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK, regrouped, clustered,
+        desc, tile, block.efficiency, block.resident, slices, vc, desc.widths[2], device.compute_units, device.lanes or 128,
+        cost_model.BLOCK, regrouped, clustered,
     )  # fmt: skip
-    return cost_model.seconds(cycles, launches, cost_model.hz(device))
+    return float(cost_model.seconds(cycles, launches, cost_model.hz(device)))
 
 
-def aligned_blocks(device: Device, desc: GemmDesc, side: int) -> Iterator[tuple[Block, int, float]]:
-    """Yield block, K slices and predicted seconds of what a vendor's library may have: sides of ``side`` and more, aligned."""
-    for block in narrowed(device, 4, 4, vendor=True):
-        if min(block.tile.BM, block.tile.BN) >= side:
-            for slices in split_k_factors(desc, block.tile, device.compute_units):
-                yield block, slices, block_seconds(device, desc, block, block.tile, slices, aligned=True)
+def weighed(
+    device: Device, desc: GemmDesc, table: Table, at: NDArray[Any], slices: NDArray[Any], clustered: bool = False,
+    aligned: bool = False,
+) -> NDArray[Any]:  # fmt: skip
+    """Return ``block_seconds`` of blocks of a table, by their places there and their slices of K.
+
+    ``aligned``: as if operands and C were aligned, by the numbers of a vendor's kernels.
+    """
+    t = cost_model.Columns(*(column[at] for column in table.columns))
+    launches = np.ones_like(slices) if clustered else np.minimum(slices, 2)
+    c, p = desc.widths[2], cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK
+    wide, vc = (4, np.minimum(4, t.VEC)) if aligned else (c, np.minimum(np.where(launches == 1, c, widest(desc.N)), t.VEC))
+    cycles = cost_model.block_cycles(
+        desc, t, table.efficiency[at], table.resident[at], slices, vc, wide, device.compute_units, device.lanes or 128, p,
+        False if aligned else (vc < t.VEC) & table.roomy[at], clustered,
+    )  # fmt: skip
+    found: NDArray[Any] = cost_model.seconds(cycles, launches, cost_model.hz(device))
+    return found
+
+
+def least(table: Table, at: NDArray[Any], slices: NDArray[Any], seconds: NDArray[Any]) -> list[tuple[float, Block, int]]:
+    """Return seconds, block and slices of the ``MOST`` least, the first of equals first."""
+    order = np.argsort(seconds, kind="stable")[:MOST]
+    found = zip(seconds[order].tolist(), at[order].tolist(), slices[order].tolist(), strict=True)
+    return [(time, table.blocks[i], n) for time, i, n in found]
+
+
+def split_k_columns(desc: GemmDesc, table: Table, compute_units: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the places of a table's blocks, each as often as it has ``split_k_factors``, and these."""
+    t = table.columns
+    count = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch
+    waves = np.array([compute_units * w for w in WAVES])
+    wanted = np.hstack([np.ones((len(count), 1)), np.rint(waves / count[:, None])]).clip(1, None)
+    wanted = np.minimum(wanted.astype(np.int64), np.maximum(1, desc.K // (LEAST_ITERATIONS * t.BK))[:, None])
+    whole = np.sort(whole_slices(desc.K, t.BK[:, None], wanted), axis=1)
+    first = np.hstack([np.ones((len(count), 1), bool), whole[:, 1:] != whole[:, :-1]])
+    return np.nonzero(first)[0], whole[first]
+
+
+def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 0) -> list[tuple[Block, int, float]]:
+    """Return block, K slices and predicted seconds of what a vendor's library may have, aligned: sides of ``side`` and more.
+
+    ``split_side``: least longer side of those whose sums are split.
+    """
+    table = narrowed(device, 4, 4, vendor=True)
+    at, slices = split_k_columns(desc, table, device.compute_units)
+    t = table.columns
+    kept = (np.minimum(t.BM, t.BN)[at] >= side) & ((slices == 1) | (np.maximum(t.BM, t.BN)[at] >= split_side))
+    at, slices = at[kept], slices[kept]
+    found = weighed(device, desc, table, at, slices, aligned=True)
+    return [(table.blocks[i], n, time) for i, n, time in zip(at.tolist(), slices.tolist(), found.tolist(), strict=True)]
 
 
 # on a CPU

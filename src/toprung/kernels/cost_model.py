@@ -8,14 +8,20 @@ gets an answer of its own, a rougher one.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.split_k import FEW_PARTS
+from toprung.kernels.split_k import FEW_PARTS, slice_depth
 from toprung.tile import Tile
 
 HZ = 1.98e9
@@ -137,21 +143,57 @@ VENDOR_BLOCK = BlockModel(
 HOST = Host()
 
 
+class Columns(NamedTuple):
+    """What the block model asks of a tile: numbers, or columns of many tiles."""
+
+    BM: Any
+    BN: Any
+    BK: Any
+    results: Any
+    items: Any
+    VA: Any
+    VB: Any
+    VEC: Any
+
+    @classmethod
+    def of(cls, t: Tile) -> Columns:
+        """Return the numbers of one tile."""
+        return cls(t.BM, t.BN, t.BK or 1, (t.TM or 1) * (t.TN or 1), t.work_items, t.VA or 1, t.VB or 1, t.VEC or 1)
+
+
+def _pow(x: NDArray[Any], power: float) -> NDArray[Any]:
+    """Return powers with the bits of ``math.pow``, so that one tile has the same cost by itself and among others."""
+    return np.fromiter(map(math.pow, x.tolist(), itertools.repeat(power)), float, len(x))
+
+
+NUMBERS = SimpleNamespace(
+    pow=math.pow,
+    sqrt=math.sqrt,
+    max=max,
+    min=min,
+    ceil=math.ceil,
+    any=bool,
+    where=lambda truth, one, other: one if truth else other,
+)
+COLUMNS = SimpleNamespace(pow=_pow, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
+"""The functions of the model's arithmetic, for one tile and for columns of tiles."""
+
+
 def block_cycles(
     desc: GemmDesc,
-    tile: Tile,
-    efficiency: float,
-    resident: int,
-    slices: int,
-    vc: int,
+    tile: Tile | Columns,
+    efficiency: Any,
+    resident: Any,
+    slices: Any,
+    vc: Any,
     wide: int,
     units: int,
     lanes: int,
     p: BlockModel = BLOCK,
-    regrouped: bool = False,
+    regrouped: Any = False,
     clustered: bool = False,
-) -> float:
-    """Return the cycles of a block kernel.
+) -> Any:
+    """Return the cycles of a block kernel; a column of them for ``Columns`` of tiles, with columns in place of the other numbers.
 
     Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were
     others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
@@ -161,58 +203,77 @@ def block_cycles(
     other their sums, and each writes its share. Nothing takes less than memory needs for the
     operands, and the L2 for what each block reads of them.
     """
-    bk, items = tile.BK or 1, tile.work_items
-    iterations = math.ceil(math.ceil(desc.K / bk) / slices)
-    depth, block = iterations * bk, tile.BM * tile.BN
-    groups = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * slices
-    va, vb, vec = tile.VA or 1, tile.VB or 1, tile.VEC or 1
+    t = tile if isinstance(tile, Columns) else Columns.of(tile)
+    xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
+    depth, block = slice_depth(desc.K, t.BK, slices), t.BM * t.BN
+    iterations = depth // t.BK
+    groups = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch * slices
     each = 1 / (efficiency * p.layouts.get(desc.trans, 1.0))
-    each += p.narrow["AT" if desc.trans_a else "A"] * (1 / va - 0.25) / tile.BN
-    each += p.narrow["BT" if desc.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
-    waiting = iterations * (p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
-    pieces = vec / min(vc, vec)
-    gaps = math.pow(pieces, p.exchanged) if regrouped else pieces
-    stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
+    each = each + p.narrow["AT" if desc.trans_a else "A"] * (1 / t.VA - 0.25) / t.BN
+    each = each + p.narrow["BT" if desc.trans_b else "B"] * (1 / t.VB - 0.25) / t.BM
+    waiting = iterations * (p.iteration + p.load * (t.BM * t.BK / t.VA + t.BK * t.BN / t.VB) / t.items)
+    pieces = t.VEC / xp.min(vc, t.VEC)
+    gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
+    stores = t.results / t.VEC * pieces
 
-    each_result = p.result * math.pow(gaps, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
-    ends = 1 + p.short_row * 16 / tile.BN
-    each_result *= ends
+    ends = 1 + p.short_row * 16 / t.BN
+    each_result = p.result * xp.pow(gaps, p.scattered) * xp.pow(t.results / 32, p.piece) * ends
 
     shares = slices if clustered else 1
     at_once = places(resident, shares, units)
 
-    def wave(count: int) -> float:
+    def wave(count: Any) -> Any:
         results = count * block
-        filled = min(1.0, count * items / lanes)
-        multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
+        filled = xp.min(1.0, count * t.items / lanes)
+        multiplying = results * depth / lanes * xp.pow(filled, p.alone - 1) * each
         writing = (p.store * stores + each_result * results) / shares
         return multiplying + waiting + writing + (p.meeting + p.passing * results * (1 - 1 / slices) if clustered else 0.0)
 
     whole, left = divmod(groups, at_once)
-    left += UNEVEN * units if whole and left else 0.0
+    left = left + xp.where((whole > 0) & (left > 0), UNEVEN * units, 0.0)
     # the fewest blocks on the busiest SM with which all that are left run at once
-    rest = next((n for n in range(math.ceil(left / units), resident) if places(n, shares, units) >= left), resident) if left else 0
-    total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
+    rest = xp.max(xp.min(_busiest(left, slices, units) if clustered else xp.ceil(left / units), resident), 1)
+    total = whole * wave(resident) + xp.where(left > 0, wave(rest), 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * ends * (math.pow(gaps, p.scattered_memory) if slices == shares else 1.0)
+    written = made * p.written * ends * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
     memory = 4 * (read + written) / p.memory
-    cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
-    total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
-    if slices > shares:
+    cache = 4 * groups * depth * (t.BM + t.BN) / p.cache
+    total = _funnel(xp, total, memory, cache)
+    if not clustered and xp.any(slices > 1):
         parts = 4 * slices * made
-        moving = (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
-        rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
-        total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
+        moving = (2 * parts + 4 * made) / xp.where(parts <= CACHED, p.slices, p.memory)
+        rounds = made / wide * xp.where(slices > FEW_PARTS, ADDERS, 1) / (units * THREADS)
+        total = total + xp.where(slices > 1, p.second + _funnel(xp, moving, p.adding * rounds), 0.0)
     return p.launch + total
 
 
-def places(each: int, slices: int, units: int) -> float:
+def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
+    """Return nearly the largest of limits that hide behind each other: the fourth root of the sum of their fourth powers."""
+    return xp.sqrt(xp.sqrt(sum((x * x) * (x * x) for x in limits)))
+
+
+def places(each: Any, slices: Any, units: int) -> Any:
     """Return how many blocks run at once in clusters of ``slices`` where an SM has ``each`` of them at most."""
+    if isinstance(slices, np.ndarray):
+        return _places(units)[slices, each]
     if slices == 1:
         return each * units
     known = CLUSTERS[slices]
     clusters = known[each - 1] if each <= len(known) else known[-1] * each / len(known)
     return clusters * slices * units / OF_SMS
+
+
+@functools.cache
+def _places(units: int) -> NDArray[Any]:
+    """Return ``places`` by slices and blocks of an SM."""
+    return np.array(
+        [[places(n, s, units) if n and s else 0 for n in range(MOST_GROUPS + 1)] for s in range(max(CLUSTERS) + 1)], float
+    )
+
+
+def _busiest(left: Any, slices: Any, units: int) -> Any:
+    """Return the fewest blocks of an SM with which all clustered ones that are left run at once."""
+    return (_places(units)[slices] >= np.asarray(left)[..., None]).argmax(-1)
 
 
 @dataclass(frozen=True)
@@ -392,10 +453,10 @@ def hz(device: Device) -> float:
     return 1e6 * device.clock_mhz if device.clock_mhz else HZ
 
 
-def seconds(clocks: float, launches: int, hz: float, host: Host = HOST) -> float:
+def seconds(clocks: Any, launches: Any, hz: float, host: Host = HOST) -> Any:
     """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties."""
-    device = clocks / hz
-    return max(device, host.launch if launches == 1 else host.two) + TIE * device
+    device, xp = clocks / hz, COLUMNS if isinstance(clocks, np.ndarray) else NUMBERS
+    return xp.max(device, xp.where(launches == 1, host.launch, host.two)) + TIE * device
 
 
 TIE = 0.02

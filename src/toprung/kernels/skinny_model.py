@@ -104,7 +104,7 @@ def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered
         reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units, cost_model.SKINNY,
         clustered,
     )  # fmt: skip
-    return cost_model.seconds(cycles + written_cycles(s), 1 if clustered else min(slices, 2), cost_model.hz(device))
+    return float(cost_model.seconds(cycles + written_cycles(s), 1 if clustered else min(slices, 2), cost_model.hz(device)))
 
 
 def written_cycles(s: Skinny) -> float:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import replace
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from toprung.tile import Tile
+
+N = TypeVar("N", int, NDArray[Any])
 
 LEAST_ITERATIONS = 4
 """Iterations of the loop over K that a slice has at least."""
@@ -15,12 +19,13 @@ FEW_PARTS = 4
 """Parts of a sum up to which one work-item of the second pass adds them all; more are shared."""
 
 
-def slice_depth(depth: int, piece: int, slices: int) -> int:
-    """Return the length of a slice of K, whole pieces of the loop."""
-    return math.ceil(math.ceil(depth / piece) / slices) * piece
+def slice_depth(depth: int, piece: N, slices: N) -> N:
+    """Return the length of a slice of K, whole pieces of the loop; like ``whole_slices`` for columns of numbers, too."""
+    pieces = -(-depth // piece)
+    return -(-pieces // slices) * piece  # type: ignore[no-any-return]
 
 
-def whole_slices(depth: int, piece: int, slices: int) -> int:
+def whole_slices(depth: int, piece: N, slices: N) -> N:
     """Return how many slices there are really, none of them empty."""
     return -(-depth // slice_depth(depth, piece, slices))
 

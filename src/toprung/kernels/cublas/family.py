@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import ClassVar
 
 from toprung.backends import cublas
@@ -80,20 +80,17 @@ class CuBLAS(KernelFamily[NoConfig]):
         return cublas.version()
 
 
-def aligned(device: Device, desc: Desc) -> Iterable[tuple[int, float]]:
-    """Yield K slices and seconds of what cuBLAS may have."""
-    if is_skinny(desc):
-        for slices, seconds in aligned_teams(device, desc):
-            yield slices, TEAM_TIMES * seconds
-    if not desc.is_vector and min(desc.M, desc.N) > 1:
-        yield from ((slices, TIMES * seconds) for _, slices, seconds in blocks(device, desc))
+def aligned(device: Device, desc: Desc) -> list[tuple[int, float]]:
+    """Return K slices and seconds of what cuBLAS may have."""
+    found = [(slices, TEAM_TIMES * seconds) for slices, seconds in aligned_teams(device, desc)] if is_skinny(desc) else []
+    if desc.is_vector or min(desc.M, desc.N) == 1:
+        return found
+    return found + [(slices, TIMES * seconds) for _, slices, seconds in blocks(device, desc)]
 
 
-def blocks(device: Device, desc: GemmDesc) -> Iterator[tuple[Block, int, float]]:
-    """Yield the blocks that stand for cuBLAS's, K slices, and the block model's seconds."""
-    for block, slices, seconds in aligned_blocks(device, desc, SIDE if desc.batch == 1 else SIDE_OF_BATCHES):
-        if slices == 1 or max(block.tile.BM, block.tile.BN) >= SPLIT_SIDE:
-            yield block, slices, seconds
+def blocks(device: Device, desc: GemmDesc) -> list[tuple[Block, int, float]]:
+    """Return the blocks that stand for cuBLAS's, K slices, and the block model's seconds."""
+    return aligned_blocks(device, desc, SIDE if desc.batch == 1 else SIDE_OF_BATCHES, SPLIT_SIDE)
 
 
 FAMILY = CuBLAS()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import A, B, C, First, Plan
@@ -53,13 +55,23 @@ class Tiled(RecordFamily[TileConfig]):
                 if RECORD.allows(tile, (), device):
                     yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
-        for one in blocks.narrowed(device, a, b):
-            if not one.chain(desc):
-                if blocks.may_be_uncut(desc, one.tile):
-                    yield configured(device, desc, one, 1)
-                continue
-            for slices in split_k_factors(desc, one.tile, device.compute_units):
-                yield configured(device, desc, one, slices)
+        table = blocks.narrowed(device, a, b)
+        for i, slices in zip(*(column.tolist() for column in _slices(device, desc, table)), strict=True):
+            yield configured(device, desc, table.blocks[i], slices)
+
+    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
+        # all at once
+        if device.kind != "gpu" or min(desc.M, desc.N) == 1:
+            return super().weighed(device, desc)
+        table = blocks.narrowed(device, *desc.widths[:2])
+        at, slices = _slices(device, desc, table)
+        seconds = blocks.weighed(device, desc, table, at, slices)
+        if desc.K > blocks.ONE_CHAIN and not table.chained[at].all():  # each launch of theirs takes as much of K
+            alone = ~table.chained[at]
+            pieces = chain_lengths(desc.K, blocks.ONE_CHAIN)
+            each = (blocks.weighed(device, replace(desc, K=k), table, at[alone], slices[alone]) for k in dict.fromkeys(pieces))
+            seconds[alone] = sum(pieces.count(k) * found for k, found in zip(dict.fromkeys(pieces), each, strict=True))
+        return [(time, configured(device, desc, one, n)) for time, one, n in blocks.least(table, at, slices, seconds)]
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
@@ -161,14 +173,20 @@ class Tiled(RecordFamily[TileConfig]):
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
 
 
+def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return places in a table, and K slices, of what is weighed on a GPU: tiles of one chain are not split, and may be there."""
+    at, slices = blocks.split_k_columns(desc, table, device.compute_units)
+    kept = table.chained[at] | ((slices == 1) & blocks.may_be_uncut(desc, table.blocks[0].tile))
+    return at[kept], slices[kept]
+
+
 def is_regrouped(config: TileConfig) -> bool:
     """Return True if lanes exchange results before they write them: C's accesses are narrower than pieces, and there is room.
 
     ``REGROUPED`` in ``tiled.cl`` says the same.
     """
-    tile, vc = config.tile, dict(config.options).get("VC", 1)  # what the text has where no switch says otherwise
-    vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
-    return vc < vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
+    vc = dict(config.options).get("VC", 1)  # what the text has where no switch says otherwise
+    return vc < (config.tile.VEC or 1) and blocks.is_roomy(config.tile)
 
 
 def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[str, int]) -> TileConfig:

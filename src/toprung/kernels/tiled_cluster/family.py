@@ -6,9 +6,13 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Session
 from toprung.backends.plan import Plan
@@ -76,15 +80,17 @@ class TiledCluster(RecordFamily[TileConfig]):
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
-        a, b, _ = desc.widths
-        most = PER_UNIT * device.compute_units
-        for one in blocks.narrowed(device, a, b):
-            count = block_count(desc, one.tile)
-            if not one.chained or 2 * count > most:
-                continue
-            fitting = [n for n in SLICES if n * count <= most and self._fits(device, desc, one.tile, n)]
-            options = configured(device, desc, one, 1).options if fitting else ()
-            yield from (TileConfig(with_slices(one.tile, slices), options) for slices in fitting)
+        table = blocks.narrowed(device, *desc.widths[:2])
+        for i, slices in zip(*(column.tolist() for column in _slices(device, desc, table)), strict=True):
+            yield with_cluster(configured(device, desc, table.blocks[i], 1), slices)
+
+    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
+        # all at once
+        table = blocks.narrowed(device, *desc.widths[:2])
+        at, slices = _slices(device, desc, table)
+        seconds = blocks.weighed(device, desc, table, at, slices, clustered=True) if len(at) else slices * 1.0
+        best = blocks.least(table, at, slices, seconds)
+        return [(time, with_cluster(configured(device, desc, one, 1), n)) for time, one, n in best]
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
@@ -150,7 +156,7 @@ class TiledCluster(RecordFamily[TileConfig]):
     def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         one, slices = BLOCKS[point["BLOCK"]], point["SPLIT_K"]
         a, b, _ = desc.widths
-        found = next((n for n in blocks.narrowed(device, a, b) if blocks.listed(n.tile) == one.tile), None)
+        found = next((n for n in blocks.narrowed(device, a, b).blocks if blocks.listed(n.tile) == one.tile), None)
         if found is None or not self._fits(device, desc, found.tile, slices):
             return None
         return with_cluster(configured(device, desc, found, 1), slices)
@@ -158,6 +164,29 @@ class TiledCluster(RecordFamily[TileConfig]):
     def point(self, config: TileConfig) -> Point:
         like = blocks.block_like(config.tile)
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
+
+
+def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return places in a table, and slices, of what is weighed: see ``TiledCluster._fits``."""
+    t, n = table.columns, np.array(SLICES)
+    count = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch
+    deep = t.BK[:, None]
+    fits = _roomy(device, table) & (whole_slices(desc.K, deep, n) == n) & (desc.K >= n * LEAST_ITERATIONS * deep)
+    at, which = np.nonzero(fits & (n * count[:, None] <= PER_UNIT * device.compute_units))
+    return at, n[which]
+
+
+_rooms: dict[int, tuple[blocks.Table, NDArray[Any]]] = {}
+
+
+def _roomy(device: Device, table: blocks.Table) -> NDArray[Any]:
+    """Return True for each block and each of ``SLICES`` that its rows and the device's memory allow."""
+    found = _rooms.get(id(table))
+    if found is None or found[0] is not table:
+        most, one = device.dynamic_local_bytes, table.blocks
+        allowed = [[b.chained and n <= (b.tile.TM or 1) and local_bytes(b.tile, n) <= most for n in SLICES] for b in one]
+        found = _rooms[id(table)] = table, np.array(allowed)
+    return found[1]
 
 
 def with_cluster(config: TileConfig, slices: int) -> TileConfig:
