@@ -71,6 +71,6 @@ def __getattr__(name: str) -> Any:
         from toprung.store.entry import version
 
         return version()
-    if name in ("torch", "cupy"):  # they import PyTorch and CuPy, which a program without them need not have
+    if name in ("torch", "cupy", "distributed"):  # they import PyTorch and CuPy, which a program without them need not have
         return __import__(f"toprung.{name}", fromlist=["enable"])  # as an import does: its frames are in no traceback
     raise AttributeError(f"module 'toprung' has no attribute {name!r}")

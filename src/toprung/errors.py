@@ -196,5 +196,18 @@ class NotReady(ToprungError, TimeoutError):
     """Something that was not ready within its limit of time; the text names it, and says what to do."""
 
 
+class RankFailed(ToprungError, RuntimeError):
+    """A product on several devices that other ranks cannot start or finish; the text names them.
+
+    Attributes
+    ----------
+    ranks : ranks of the process group that failed, are gone, or were called otherwise
+    """
+
+    def __init__(self, ranks: Sequence[int], text: str) -> None:
+        self.ranks = tuple(ranks)
+        super().__init__(f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))} {text}")
+
+
 class StoreError(ToprungError, ValueError):
     """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""

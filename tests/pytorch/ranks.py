@@ -23,8 +23,8 @@ def started(function: str, folder: Path, world: int = 2, timeout: float = LONGES
     return [subprocess.Popen([*command, str(rank)], env={**os.environ, "PYTHONPATH": path}) for rank in range(world)]
 
 
-def finished(processes: list[subprocess.Popen[bytes]], folder: Path) -> list[Any]:
-    """Return what each rank's function returned, by rank; None for a rank that was killed.
+def finished(processes: list[subprocess.Popen[bytes]], folder: Path, lost: bool = False) -> list[Any]:
+    """Return what each rank's function returned, by rank; None for a rank that was killed. The last is not waited for if ``lost``.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def finished(processes: list[subprocess.Popen[bytes]], folder: Path) -> list[Any
         a rank that raised an error
     """
     try:
-        for process in processes:
+        for process in processes[:-1] if lost else processes:
             process.wait(LONGEST)
     finally:
         for process in processes:

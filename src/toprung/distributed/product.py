@@ -1,0 +1,424 @@
+"""``matmul`` of DTensors: panels of what moves are sent beside the local products, as a schedule says."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from toprung.blas import routines
+from toprung.dispatch.select import known_precision
+from toprung.distributed.agreement import Agreement
+from toprung.distributed.schedule import AXES, H200, ITEM, PANEL_BYTES, RATES, Placements, Schedule, best, extent
+from toprung.errors import BadArgument, BadArray, BadShape, OutOfDeviceMemory
+
+NAMES: dict[str, Placement] = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial()}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Receipt of one product on this rank.
+
+    Attributes
+    ----------
+    schedule : operands that stay and those that move, with the panels
+    predicted : time by the cost model, seconds; None on a device whose speeds are not measured
+    bytes : bytes that this rank received, by the cost model
+    memory : largest memory of a rank beyond operands and result, bytes
+    panels : number of panels
+    """
+
+    schedule: Schedule
+    predicted: float | None
+    bytes: int
+    memory: int
+    panels: int
+    _times: dict[str, list[Callable[[], float]]] = field(repr=False, compare=False)
+
+    def _seconds(self, what: str) -> float:
+        return sum(seconds() for seconds in self._times[what])
+
+    @property
+    def measured(self) -> float:
+        """Time from the first panel's start to the result, seconds; reading it waits for the device."""
+        return self._seconds("all")
+
+    @property
+    def overlap(self) -> float:
+        """Share of the communication's time during which products ran; 1 if nothing was sent. Reading it waits for the device."""
+        sent, hidden = self._seconds("sent"), self._seconds("sent") + self._seconds("products") - self.measured
+        return max(0.0, min(1.0, hidden / sent)) if sent else 1.0
+
+    def __str__(self) -> str:
+        predicted = "not predicted" if self.predicted is None else f"{self.predicted:.3g} s predicted"
+        return (
+            f"{self.schedule}\n  {self.panels} panels, {self.bytes:,} bytes received, {self.memory:,} bytes of scratch memory\n"
+            f"  {predicted}, {self.measured:.3g} s measured, {self.overlap:.0%} of the communication overlapped"
+        )
+
+
+_last = threading.local()
+
+
+def last_receipt() -> Receipt | None:
+    """Return the receipt of this thread's last product of DTensors; None before the first."""
+    return getattr(_last, "receipt", None)
+
+
+class Lane:
+    """Communication beside the products, in the order in which it was started: on a stream, or on the host on a thread."""
+
+    def __init__(self, device: torch.device, times: dict[str, list[Callable[[], float]]], agreement: Agreement) -> None:
+        self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self.times, self.agreement = times, agreement
+        self._before: Future[None] | None = None
+
+    def timed(self, what: str, work: Callable[[], object]) -> None:
+        """Run work, and note the time that it takes on the current stream, or on the host."""
+        if self.stream is not None:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            self.times[what].append(lambda: end.synchronize() or start.elapsed_time(end) / 1e3)
+        else:
+            began = time.perf_counter()
+            work()
+            took = time.perf_counter() - began
+            self.times[what].append(lambda: took)
+
+    def start(self, work: Callable[[], None]) -> Callable[[], object]:
+        """Start work after the products that were started before; return a function that makes later products wait for it."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.timed("sent", work)
+                event = torch.cuda.current_stream().record_event()
+            return lambda: torch.cuda.current_stream().wait_event(event)
+        before, done = self._before, Future[None]()
+
+        def run() -> None:
+            try:
+                if before is not None:
+                    before.result()
+                self.timed("sent", work)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._before = done
+        threading.Thread(target=run, daemon=True).start()  # no pool: its threads would be waited for at the interpreter's end
+        return lambda: done.result(self.agreement.left())
+
+
+class Product:
+    """Local part of one product: memory that is allocated before anything is sent, and the functions that use it."""
+
+    def __init__(self, schedule: Schedule, mesh: Any, device: torch.device, agreement: Agreement, how: dict[str, Any]) -> None:
+        self.schedule, self.mesh, self.agreement, self.how = schedule, mesh, agreement, how
+        self.at: list[int] = list(mesh.get_coordinate())
+        self.parts: dict[str, Any] = {}
+        self.times: dict[str, list[Callable[[], float]]] = {"all": [], "sent": [], "products": []}
+        self.c = torch.empty(schedule.shard("C", schedule.parked["C"], self.at), device=device)
+        self.buffers = [
+            {
+                name: [torch.empty(rows * schedule.width, device=device) for rows in schedule.heights(name)]
+                for name in schedule.movers
+            }
+            for _ in range(2)
+        ]
+
+    def _panel(self, buffer: Any, width: int) -> Any:
+        """Return a buffer as the rows of a panel, which may be narrower than the widest."""
+        return buffer[: buffer.numel() // self.schedule.width * width].view(-1, width)
+
+    def _communicate(self, collective: Callable[..., Any], d: int, *tensors: Any, **options: Any) -> None:
+        """Run a collective along a mesh dimension; on the host it ends with the time that is left."""
+        work = collective(*tensors, group=self.mesh.get_group(d), async_op=not tensors[0].is_cuda, **options)
+        if work is not None:
+            work.wait(self.agreement.limit())
+
+    def _owner(self, name: str, d: int, start: int) -> int:
+        """Return the coordinate along a mesh dimension of the ranks with an operand's panel that begins at an index."""
+        axis = AXES[name].index(self.schedule.panel)
+        for index in range(self.schedule.mesh[d]):
+            at = [*self.at[:d], index, *self.at[d + 1 :]]
+            low, high = extent(self.schedule.sizes[self.schedule.panel], axis, self.schedule.parked[name], self.schedule.mesh, at)
+            if low <= start < high:
+                return index
+        raise AssertionError("every index has an owner")
+
+    def _slice(self, name: str, tensor: Any, placements: Placements, start: int, width: int) -> Any:
+        """Return a panel of a shard with its rows first; None if this rank has none of it."""
+        axis = AXES[name].index(self.schedule.panel)
+        low, high = extent(self.schedule.sizes[self.schedule.panel], axis, placements, self.schedule.mesh, self.at)
+        if not low <= start < high:
+            return None
+        piece = tensor.narrow(axis, start - low, width)
+        return piece if axis == 1 else piece.mT
+
+    def fetch(self, name: str, start: int, width: int, buffers: list[Any]) -> None:
+        """Gather a panel of A or B into the first of its buffers."""
+        rows = self.schedule.rows(name, self.at)
+        panel = self._panel(buffers[-1], width)
+        mine = self._slice(name, self.parts[name], self.schedule.parked[name], start, width)
+        if mine is not None:
+            panel[: rows[-1][1]].copy_(mine)
+        for d in reversed(self.schedule.steps(name)):
+            step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
+            if step is None:
+                if panel.numel():
+                    self._communicate(dist.broadcast, d, panel, group_src=self._owner(name, d, start))
+                continue
+            _, _, each = rows[step]
+            whole = self._panel(buffers[step], width)
+            if each:
+                self._communicate(dist.all_gather_into_tensor, d, whole[: self.schedule.mesh[d] * each], panel[:each])
+            panel = whole
+
+    def deliver(self, start: int, width: int, buffers: list[Any]) -> None:
+        """Reduce a panel of C, of which each rank has summed a part of k, and put this rank's rows of it into the result."""
+        rows, parked = self.schedule.rows("C", self.at), self.schedule.parked["C"]
+        views = [self._panel(buffer, width) for buffer in buffers]
+        panel = views[0]
+        for d in self.schedule.steps("C"):
+            step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
+            if step is not None:
+                _, _, each = rows[step]
+                if each:
+                    self._communicate(dist.reduce_scatter_tensor, d, views[step + 1][:each], panel[: self.schedule.mesh[d] * each])
+                panel = views[step + 1]
+            elif panel.numel() and parked[d] == "R":
+                self._communicate(dist.all_reduce, d, panel)
+            elif panel.numel():
+                owner = self._owner("C", d, start)
+                self._communicate(dist.reduce, d, panel, group_dst=owner)
+                if owner != self.at[d]:
+                    return
+        mine = self._slice("C", self.c, parked, start, width)
+        if mine is not None:
+            mine.copy_(panel[: rows[-1][1]])
+
+    def operand(self, name: str, start: int, width: int, buffers: dict[str, list[Any]]) -> Any:
+        """Return what an operand of the local product is, panel or shard, as a view in its orientation."""
+        schedule = self.schedule
+        if name in schedule.movers:
+            axis = AXES[name].index(schedule.panel)
+            panel = self._panel(buffers[name][0], width)[: schedule.rows(name, self.at)[0][1]]
+            return panel if axis == 1 else panel.mT
+        part = self.c if name == "C" else self.parts[name]
+        if schedule.panel and schedule.panel in AXES[name]:
+            return part.narrow(AXES[name].index(schedule.panel), start, width)
+        return part
+
+    def multiply(self, start: int, width: int, buffers: dict[str, list[Any]]) -> None:
+        """Compute the local product of a panel; panels of k add to C."""
+        a, b, c = (self.operand(name, start, width, buffers) for name in "ABC")
+        if not c.numel():
+            return
+        if not a.shape[1]:
+            c.zero_()
+        elif self.schedule.panel == "k" and start:
+            routines.sgemm(1.0, b.mT, a.mT, 1.0, c.mT, overwrite_c=1, **self.how)
+        else:
+            routines.matmul(a, b, c, **self.how)
+
+    def run(self) -> Any:
+        """Send and multiply all panels; return this rank's shard of C."""
+        schedule, device = self.schedule, self.c.device
+        lane = Lane(device, self.times, self.agreement)
+        sent = [name for name in schedule.movers if name != "C"]
+        cuts = schedule.cuts()
+        panels = [(start, end - start) for start, end in itertools.pairwise(cuts)]
+
+        def fetch(j: int) -> Callable[[], object]:
+            def work() -> None:
+                for name in sent:
+                    self.fetch(name, *panels[j], self.buffers[j % 2][name])
+
+            return lane.start(work)
+
+        def everything() -> None:
+            if not panels:
+                self.c.zero_()
+            ready = fetch(0) if sent and panels else None
+            delivered: list[Callable[[], object]] = []
+            for j, (start, width) in enumerate(panels):
+                buffers, now = self.buffers[j % 2], ready
+                # before this panel's product is started, so that the two overlap: the lane waits for products started earlier
+                ready = fetch(j + 1) if sent and j + 1 < len(panels) else None
+                if now is not None:
+                    now()
+                if len(delivered) > 1:
+                    delivered[j - 2]()  # the panel that had these buffers
+                lane.timed("products", functools.partial(self.multiply, start, width, buffers))
+                if "C" in schedule.movers:
+                    delivered.append(lane.start(functools.partial(self.deliver, start, width, buffers["C"])))
+            for wait in delivered[-2:]:
+                wait()
+
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            lane.timed("all", everything)
+        return self.c
+
+
+def _named(placements: Sequence[Placement], name: str) -> Placements:
+    """Return placements by their names, and negative axes as positive.
+
+    Raises
+    ------
+    BadArgument
+        a placement that no schedule has
+    """
+    found = []
+    for place in placements:
+        if type(place) is Shard and -2 <= place.dim < 2:
+            found.append(f"S{place.dim % 2}")
+        elif type(place) is Replicate or (type(place) is Partial and place.reduce_op == "sum"):
+            found.append("R" if type(place) is Replicate else "P")
+        else:
+            raise BadArgument(f"{name} has the placement {place}: redistribute it to Shard(0), Shard(1), Replicate() or Partial()")
+    return tuple(found)
+
+
+def checked(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: str) -> tuple[dict[str, int], Placements | None]:
+    """Return M, N and K by their letters, and the result's placements.
+
+    Raises
+    ------
+    BadArgument, BadArray, BadShape
+        what cannot be multiplied
+    """
+    known_precision(precision)
+    for name, thing in (("a", a), ("b", b)):
+        if not isinstance(thing, DTensor):
+            raise BadArray(
+                f"{name} is {type(thing).__name__}, not a DTensor: distribute_tensor(tensor, mesh, placements) makes one"
+            )
+        if thing.dtype != torch.float32:
+            raise BadArray(f"{name} is {thing.dtype}, not torch.float32: convert it with .float()")
+        if thing.ndim != 2:
+            raise BadShape(f"{name} has {thing.ndim} dimensions, not 2: reshape it")
+    if a.device_mesh != b.device_mesh:
+        raise BadArgument(f"a is on {a.device_mesh} and b on {b.device_mesh}: put both on one mesh")
+    if a.device_mesh.ndim > 2:
+        raise BadArgument(f"the mesh has {a.device_mesh.ndim} dimensions, not one or two: flatten some")
+    if a.device_mesh.get_coordinate() is None:
+        raise BadArgument(f"rank {dist.get_rank()} is not in the mesh {a.device_mesh}: only its ranks multiply")
+    if a.shape[1] != b.shape[0]:
+        raise BadShape(
+            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}: the columns of the first must be as many as the rows of the second"
+        )
+    if panel_bytes is not None and not (type(panel_bytes) is int and panel_bytes > 0):
+        raise BadArgument(f"panel_bytes is a number of bytes above 0, not {panel_bytes!r}")
+    out = None
+    if out_placements is not None:
+        if not isinstance(out_placements, Sequence) or len(out_placements) != a.device_mesh.ndim:
+            raise BadArgument(
+                f"out_placements has a placement for each of {a.device_mesh.ndim} mesh dimensions, not {out_placements!r}"
+            )
+        out = _named(out_placements, "out_placements")
+    return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}, out
+
+
+def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: str, own: bool) -> Any:
+    """Return the product of two DTensors, of which nothing is recorded."""
+    mesh: Any = next((thing.device_mesh for thing in (a, b) if isinstance(thing, DTensor)), None)
+    if mesh is None:
+        checked(a, b, out_placements, panel_bytes, precision)
+    with Agreement(mesh.mesh.flatten().tolist()) as agreement:
+        sizes, out = checked(a, b, out_placements, panel_bytes, precision)
+        given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
+        device = a.to_local().device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        known = RATES.get(name, {}).get(precision) or RATES.get(name, {}).get("")
+        schedule = best(sizes, tuple(mesh.shape), given["A"], given["B"], out, panel_bytes or PANEL_BYTES, known or H200)
+        try:
+            product = Product(schedule, mesh, device, agreement, {"own": own, "precision": precision})
+        except RuntimeError as error:  # PyTorch has no type for too little memory of the host
+            asked = schedule.memory + ITEM * sizes["m"] * sizes["n"] // mesh.size()
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free
+            raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
+        agreement.reach(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
+        wanted = {key: [NAMES[place] for place in places] for key, places in schedule.parked.items()}
+        product.parts = {"A": a.redistribute(placements=wanted["A"]), "B": b.redistribute(placements=wanted["B"])}
+        product.parts = {key: part.to_local().detach() for key, part in product.parts.items()}
+        shape, stride = torch.Size((sizes["m"], sizes["n"])), (sizes["n"], 1)
+        c = DTensor.from_local(product.run(), mesh, wanted["C"], run_check=False, shape=shape, stride=stride)
+        c = c.redistribute(placements=[NAMES[place] for place in schedule.sources["C"]])
+    predicted = schedule.seconds if known else None
+    _last.receipt = Receipt(schedule, predicted, schedule.bytes, schedule.memory, len(schedule.cuts()) - 1, product.times)
+    return c
+
+
+class _Matmul(torch.autograd.Function):  # type: ignore[misc]
+    """A product whose gradients are two more, placed as their operands are."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, *options: Any) -> Any:
+        ctx.save_for_backward(a, b)
+        ctx.options = options
+        return _computed(a, b, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        a, b = ctx.saved_tensors
+        _, panel_bytes, precision, own = ctx.options
+
+        def placed(operand: Any) -> list[Placement]:
+            return [Replicate() if isinstance(place, Partial) else place for place in operand.placements]
+
+        how = {"panel_bytes": panel_bytes, "precision": precision, "own": own}
+        grad_a = matmul(grad, b.t(), out_placements=placed(a), **how) if ctx.needs_input_grad[0] else None
+        grad_b = matmul(a.t(), grad, out_placements=placed(b), **how) if ctx.needs_input_grad[1] else None
+        return grad_a, grad_b, None, None, None, None
+
+
+def matmul(
+    a: Any, b: Any, *, out_placements: Sequence[Placement] | None = None, panel_bytes: int | None = None, precision: str = "auto",
+    own: bool = False,
+) -> Any:  # fmt: skip
+    """Return the float32 product of two DTensors on one mesh of one or two dimensions; gradients are recorded.
+
+    All ranks of the mesh call it alike. Panels of the operands that move are sent while the local products of others run; which
+    operands stay is chosen by a cost model, the same way on every rank and in every run, so results have the same bits.
+
+    Parameters
+    ----------
+    a : DTensor (M, K), float32; Shard, uneven too, Replicate or Partial along each mesh dimension
+    b : DTensor (K, N), float32, on the mesh of ``a``
+    out_placements : placements of the result, one for each mesh dimension; by default those that are reached soonest
+    panel_bytes : bytes of a panel of all that moves, of which two are held; by default 128 MiB
+    precision, own : as for ``toprung.matmul``, which computes the local products
+
+    Returns
+    -------
+    A DTensor (M, N). ``last_receipt`` has its schedule, times, bytes and memory.
+
+    Raises
+    ------
+    BadArray, BadShape, BadArgument
+        operands, placements or options that cannot be multiplied
+    OutOfDeviceMemory
+        this rank has too little memory
+    RankFailed
+        another rank failed, hangs, was called otherwise or is gone; within the timeout of ``init_process_group``
+
+    Examples
+    --------
+    >>> c = toprung.distributed.matmul(a, b, out_placements=[Shard(0)])  # doctest: +SKIP
+    """
+    return _Matmul.apply(a, b, out_placements, panel_bytes, precision, own)

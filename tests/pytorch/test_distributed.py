@@ -1,0 +1,287 @@
+"""``toprung.distributed.matmul`` beside float64: placements, uneven shards, gradients, bits, errors, failures; on CPU tensors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ranks
+import toprung.distributed
+from test_several import BOUND, error
+
+SIZES = (11, 13, 33)
+"""M, N and K, of which two and four ranks have uneven shards."""
+
+
+def placements() -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return [Shard(0), Shard(1), Replicate(), Partial()]
+
+
+def spread(tensor: torch.Tensor, mesh: Any, places: tuple[Any, ...]) -> Any:
+    """Return a DTensor with the sum of a tensor's parts, if it is partial, as its value."""
+    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+    whole = distribute_tensor(tensor, mesh, [Replicate() if place.is_partial() else place for place in places])
+    share = 1
+    for parts, place in zip(mesh.shape, places, strict=True):
+        share *= parts if place.is_partial() else 1
+    return DTensor.from_local(whole.to_local() / share, mesh, places, shape=tensor.shape, stride=tensor.stride())
+
+
+def products(mesh: Any, cases: Any, **options: Any) -> dict[str, Any]:
+    """Multiply matrices with all placements; return the largest error, the cases and what was in the schedules."""
+    torch.manual_seed(0)
+    m, n, k = SIZES
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    right, worst, seen, count = a.double() @ b.double(), 0.0, set(), 0
+    for places in cases:
+        c = toprung.distributed.matmul(
+            spread(a, mesh, places[0]), spread(b, mesh, places[1]), out_placements=places[2], own=True, **options
+        )
+        receipt = toprung.distributed.last_receipt()
+        seen.add(f"{receipt.schedule.letters} {receipt.schedule.panel} {receipt.schedule.movers}")
+        assert c.shape == (m, n) and (places[2] is None or c.placements == tuple(places[2])), places
+        found = error(c.full_tensor(), right)
+        assert found < BOUND, (places, found, str(receipt))
+        worst, count = max(worst, found), count + 1
+    return {"error": worst, "seen": sorted(seen), "count": count}
+
+
+def line_of(mesh: Any) -> dict[str, Any]:
+    """All placements over one mesh dimension."""
+    ones = [(place,) for place in placements()]
+    return products(mesh, itertools.product(ones, ones, [None, *ones]), panel_bytes=400)
+
+
+def grid() -> dict[str, Any]:
+    """A sample of all placements over two mesh dimensions."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2))
+    twos = list(itertools.product(placements(), repeat=2))
+    cases = list(itertools.product(twos, twos, [None, *twos]))
+    return products(mesh, cases[::19], panel_bytes=400)
+
+
+def details() -> dict[str, Any]:
+    """Gradients, bits, receipts and refusals on one mesh dimension, each by a name."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    return {name: check(mesh) for name, check in CHECKS.items()}
+
+
+def gradients(mesh: Any) -> float:
+    """Return the largest error of the gradients of A and B, and of gradients of those."""
+    worst = 0.0
+    for ones in itertools.product(placements(), repeat=2):
+        torch.manual_seed(0)
+        whole = [torch.randn(size) for size in ((11, 33), (33, 13))]
+        right = [tensor.double().requires_grad_() for tensor in whole]
+        parts = [spread(tensor, mesh, (place,)).requires_grad_() for tensor, place in zip(whole, ones, strict=True)]
+        for operands, product in ((right, torch.mm), (parts, toprung.distributed.matmul)):
+            made = product(*operands, **({"own": True, "panel_bytes": 400} if operands is parts else {}))
+            first = torch.autograd.grad((made * made).sum(), operands, create_graph=True)
+            sum((one * one).sum() for one in first).backward()
+            operands += [one.detach() for one in first]
+        found = [part.grad.full_tensor() for part in parts[:2]] + [part.full_tensor() for part in parts[2:]]
+        worst = max(worst, *map(error, found, [one.grad for one in right[:2]] + right[2:]))
+    return worst
+
+
+def bits(mesh: Any) -> bool:
+    """Return True if a product has the same bits again."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    a, b = (distribute_tensor(torch.randn(70, 70), mesh, [place]) for place in (Shard(1), Shard(0)))
+    first, again = (toprung.distributed.matmul(a, b, own=True, panel_bytes=900).to_local() for _ in range(2))
+    return torch.equal(first, again)
+
+
+def receipt(mesh: Any) -> dict[str, Any]:
+    """Return what a receipt says of a product whose B is sent in panels."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    a, b = (distribute_tensor(torch.ones(96, 96), mesh, [Shard(0)]) for _ in range(2))
+    toprung.distributed.matmul(a, b, own=True, panel_bytes=96 * 4 * 12)
+    left = toprung.distributed.last_receipt()
+    assert left is not None and left.measured > 0 and 0 <= left.overlap <= 1 and left.predicted is None
+    return {"text": str(left), "movers": left.schedule.movers, "panels": left.panels, "bytes": left.bytes, "memory": left.memory}
+
+
+def refused(mesh: Any) -> dict[str, str]:
+    """Return the errors of calls that cannot be, by what is wrong."""
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    def spread_out(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
+        return distribute_tensor(torch.ones(shape, dtype=dtype), mesh, [Replicate()])
+
+    a, said = spread_out(4, 4), {}
+    calls: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "numpy": (torch.ones(4, 4).numpy(), torch.ones(4, 4).numpy(), {}),
+        "plain": (a, torch.ones(4, 4), {}),
+        "dtype": (a, spread_out(4, 4, dtype=torch.float64), {}),
+        "vector": (a, spread_out(4), {}),
+        "shapes": (a, spread_out(5, 4), {}),
+        "placements": (a, a, {"out_placements": [Shard(0), Shard(1)]}),
+        "shard": (a, a, {"out_placements": [Shard(2)]}),
+        "average": (a, a, {"out_placements": [Partial("avg")]}),
+        "panel": (a, a, {"panel_bytes": 0}),
+        "precision": (a, a, {"precision": "fp64"}),
+    }
+    for name, (left, right, options) in calls.items():
+        try:
+            toprung.distributed.matmul(left, right, **options)
+        except toprung.errors.ToprungError as wrong:
+            said[name] = f"{type(wrong).__name__}: {wrong}"
+    return said
+
+
+def alike(mesh: Any) -> dict[str, Any]:
+    """Return what each rank is told where rank 1 does something else, or has too little memory."""
+    import resource
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    odd = torch.distributed.get_rank() == 1
+    other = init_device_mesh("cpu", (torch.distributed.get_world_size(), 1))
+    a = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
+    tall = [distribute_tensor(torch.ones(shape), mesh, [Replicate()]) for shape in ((6000, 4), (4, 6000))]
+    elsewhere = distribute_tensor(torch.ones(4, 4), other, [Replicate(), Replicate()])
+    said = {}
+
+    def call(name: str, *operands: Any, **options: Any) -> None:
+        try:
+            toprung.distributed.matmul(*operands, **options)
+        except toprung.errors.ToprungError as wrong:
+            said[name] = [type(wrong).__name__, list(getattr(wrong, "ranks", ())), str(wrong)]
+
+    call("dtype", a, a.double() if odd else a)
+    call("options", a, a, precision="fp32" if odd else "auto")
+    call("mesh", *([elsewhere] * 2 if odd else [a] * 2))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if odd:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (32 << 20), limits[1]))
+    call("memory", *tall, out_placements=[Replicate()])
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    call("right again", a, a)
+    return said
+
+
+CHECKS = {"line": line_of, "gradients": gradients, "bits": bits, "receipt": receipt, "refused": refused, "alike": alike}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return ranks.run("test_distributed.details", tmp_path_factory.mktemp("ranks"), timeout=60)
+
+
+def test_all_placements_give_the_product(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        assert rank["line"]["count"] == 80 and rank["line"]["error"] < BOUND
+        assert {"m k B", "n m A", "n k A", "k m C", "k n C"} <= set(rank["line"]["seen"])
+
+
+@pytest.mark.slow
+def test_all_placements_give_the_product_on_two_by_two(tmp_path: Path) -> None:
+    for rank in ranks.run("test_distributed.grid", tmp_path, world=4):
+        assert rank["count"] == 230 and rank["error"] < BOUND
+        assert {"mn k A", "km n BC", "kn m AC", "nm k B"} <= set(rank["seen"])
+
+
+def test_gradients_and_their_gradients(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        assert rank["gradients"] < 10 * BOUND
+
+
+def test_bits_are_the_same_again(results: list[dict[str, Any]]) -> None:
+    assert [rank["bits"] for rank in results] == [True, True]
+
+
+def test_the_receipt(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        left = rank["receipt"]
+        assert (left["movers"], left["panels"], left["bytes"]) == ("B", 12, 96 * 96 * 4 // 2)
+        assert left["memory"] <= 2 * 96 * 4 * 12 and "stationary A and C; m over mesh dimension 0" in left["text"]
+
+
+def test_what_cannot_be_is_refused(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        kinds = {name: text.partition(":")[0] for name, text in rank["refused"].items()}
+        assert kinds == {
+            "numpy": "BadArray", "plain": "BadArray", "dtype": "BadArray", "vector": "BadShape", "shapes": "BadShape",
+            "placements": "BadArgument", "shard": "BadArgument", "average": "BadArgument", "panel": "BadArgument",
+            "precision": "BadArgument",
+        }, rank["refused"]  # fmt: skip
+        assert "distribute_tensor(" in rank["refused"]["plain"] and ".float()" in rank["refused"]["dtype"]
+
+
+def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[dict[str, Any]]) -> None:
+    first, odd = (rank["alike"] for rank in results)
+    assert set(first) == set(odd) == {"dtype", "options", "mesh", "memory"}
+    assert (odd["dtype"][0], odd["memory"][0]) == ("BadArray", "OutOfDeviceMemory")
+    for name in first:
+        assert first[name][:2] == ["RankFailed", [1]], first[name]
+    for name in ("options", "mesh"):
+        assert odd[name][:2] == ["RankFailed", [1]], odd[name]
+    assert "BadArray: b is torch.float64" in first["dtype"][2] and "OutOfDeviceMemory: rank 1" in first["memory"][2]
+
+
+def failing() -> dict[str, Any]:
+    """Multiply on all ranks while the last is killed or stopped, in between or before; return what this rank is told, and when."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    from toprung.distributed import product
+
+    number, when = json.loads(os.environ["FAILURE"])
+    world = torch.distributed.get_world_size()
+    mesh = init_device_mesh("cpu", (2, 2) if world == 4 else (2,))
+    a, b = (distribute_tensor(torch.ones(64, 64), mesh, [Shard(0), Replicate()][: mesh.ndim]) for _ in range(2))
+    toprung.distributed.matmul(a, b, panel_bytes=4096)
+    if torch.distributed.get_rank() == world - 1:
+        if when == "before":
+            os.kill(os.getpid(), number)
+        multiply = product.Product.multiply
+
+        def failing_multiply(self: Any, start: int, *rest: Any) -> None:
+            if start:
+                os.kill(os.getpid(), number)
+            multiply(self, start, *rest)
+
+        product.Product.multiply = failing_multiply  # type: ignore[method-assign]
+    began = time.monotonic()
+    try:
+        toprung.distributed.matmul(a, b, panel_bytes=4096)
+        toprung.distributed.matmul(a, b, panel_bytes=4096)  # a rank that shares no mesh dimension with the lost one is told here
+    except toprung.errors.RankFailed as wrong:
+        return {"ranks": wrong.ranks, "text": str(wrong), "seconds": time.monotonic() - began}
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "when"), [("SIGKILL", "before"), ("SIGKILL", "between"), ("SIGSTOP", "between")])
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_rank_names_the_rank_that_is_killed_or_hangs(
+    number: str, when: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILURE", json.dumps([getattr(signal, number), when]))
+    processes = ranks.started("test_distributed.failing", tmp_path, world, timeout=10)
+    *others, last = ranks.finished(processes, tmp_path, lost=True)
+    assert last is None
+    for said in others:
+        assert said["ranks"] == [world - 1] and f"rank {world - 1} " in said["text"], said
+        assert said["seconds"] < 3 * 10 + 60  # PyTorch's own limit for a group of a mesh is half an hour
