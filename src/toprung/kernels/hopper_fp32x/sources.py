@@ -17,6 +17,8 @@ from toprung.kernels.record import with_includes
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
 HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
+PARTS = ("slices.cuh", "three_products.cuh", "guard.cuh", "plain.cuh")
+"""The headers of ``fp32x.cu``, behind those: a rung has its own text in place of one."""
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
@@ -41,7 +43,7 @@ def product_source(
     """Return the product's kernel, where an operand is split in flight for a layout of the operands; ``more``: macros."""
     title, defines = f"{config.BM}x{config.BN}x{CHUNK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     if config.split == BOTH:
-        return source("fp32x", defines, title=title)
+        return source("fp32x", defines, *PARTS, "fp32x.cu", title=title)
     file, family = ("presplit", "presplit") if config.split == ONE else ("inflight", "inflight")
     if config.k_parts > 1:
         family, defines = "inflight_split_k", {**defines, "IN_PARTS": 1}

@@ -19,7 +19,7 @@ from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
 from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import ROW_BYTES, terms_bytes, width
-from toprung.kernels.hopper_fp32x.sources import PATCH_BYTES, SPLIT_THREADS, source, spread
+from toprung.kernels.hopper_fp32x.sources import PARTS, PATCH_BYTES, SPLIT_THREADS, source, spread
 
 Signs = tuple[tuple[int, ...], ...]
 
@@ -134,7 +134,7 @@ def sums_source(signs: int, across: bool, cluster: int = 1, corrects: bool = Fal
 def product_source(config: Fp32xConfig) -> Source:
     """Return the kernel of the products, without its guard."""
     title = f"{config.BM}x{config.BN}x{CHUNK}"
-    return source("fp32x", config.defines(), "unguarded.cuh", "fp32x.cu", family="strassen", title=title)
+    return source("fp32x", config.defines(), *PARTS, "unguarded.cuh", "fp32x.cu", family="strassen", title=title)
 
 
 def combine_source(form: Form = STRASSEN) -> Source:

@@ -55,6 +55,7 @@ struct Added { // D, from the element on that a block's or a thread's part of C 
     inline float2 two(const float *c, int, int) const { return *(const float2 *)c; }
     inline float4 four(const float *c, int, int) const { return *(const float4 *)c; }
     inline Added from(int, int) const { return Added{}; }
+    template <int N, class Column> inline void fetch(float (&)[N], int, int, Column) const {}
 #endif
 };
 

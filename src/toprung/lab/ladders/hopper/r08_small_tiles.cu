@@ -19,4 +19,12 @@
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
+#include "../../../kernels/hopper_fp32x/slices.cuh"
+#include "../../../kernels/hopper_fp32x/three_products.cuh"
+#include "../../../kernels/hopper_fp32x/guard.cuh"
+#include "../../../kernels/hopper_fp32x/plain.cuh"
 #include "../../../kernels/hopper_fp32x/fp32x.cu"
+
+static_assert(BM == 64, "a block is a producer and one consumer warpgroup");
+static_assert(CONSUMER_REGISTERS == 0,
+              "256 threads have all the registers that a thread can name: none change hands");

@@ -20,5 +20,19 @@
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
+
+// where a slice begins, its length, and its k-blocks of 32 (0: A and B are not read)
+struct Slice {
+    int first, depth, k_blocks;
+};
+
+inline Slice slice_of(int slice, int depth, int K, float alpha) {
+    int first = slice * depth, mine = min(depth, K - first);
+    return Slice{first, mine, alpha == 0.0f ? 0 : (mine + 31) / 32};
+}
+
+#include "../../../kernels/hopper_fp32x/three_products.cuh"
+#include "../../../kernels/hopper_fp32x/guard.cuh"
+#include "../../../kernels/hopper_fp32x/plain.cuh"
 #include "../../../kernels/hopper_fp32x/fp32x.cu"
 #include "../../../kernels/hopper_fp32x/reduce.cu"

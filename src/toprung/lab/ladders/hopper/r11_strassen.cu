@@ -22,5 +22,14 @@
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "../../../kernels/hopper_fp32x/unguarded.cuh"
+#include "../../../kernels/hopper_fp32x/slices.cuh"
+#include "../../../kernels/hopper_fp32x/three_products.cuh"
+#include "../../../kernels/hopper_fp32x/guard.cuh"
+
+// Losses of fp16 terms are far below what a normwise promise allows, and combine.cu computes again
+// what is not finite: the product needs no guard.
+#define may_overflow(a, b, K) false
+#define may_lose(a, b, K) false
+
+#include "../../../kernels/hopper_fp32x/plain.cuh"
 #include "../../../kernels/hopper_fp32x/fp32x.cu"
