@@ -358,7 +358,7 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
     run, workspace, packed = made.starter(), lent.data_ptr() if placed.on_gpu else None, 0
     if how == "prepacked ":
         stored = replace(desc, type_a="float32")
-        terms = one.family.prepack(session, stored, b + 4 * skip_b, torch.cuda.current_stream().cuda_stream)
+        terms = one.family.packs(session, stored, b + 4 * skip_b, torch.cuda.current_stream().cuda_stream)
         if not made.accepts(terms):
             raise SystemExit(f"{one} takes no prepacked B")
         run, packed = made.prepacked.starter(), terms.address

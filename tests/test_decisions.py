@@ -20,6 +20,8 @@ from toprung.dispatch.selection import Selection
 from toprung.execute import host
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
+from toprung.kernels.base import Groups
+from toprung.kernels.hopper_fp32x.group import group_launches
 from toprung.kernels.registry import families, family
 
 WELL = {"align_a": 4, "align_b": 4, "align_c": 4}
@@ -79,8 +81,9 @@ def test_a_product_joins_a_group_where_its_share_is_less_than_its_time_alone(
     desc = GemmDesc(4096, 4096, 4096, **WELL)
     alone = min(ranking.ranked(H200, desc, name)[0].seconds for name in ("fp32", "fp32x"))
     assert alone > LONG
+    given = Groups(lambda *_: share if share < LONG else share * alone, launches=group_launches)
     for one in families():
-        monkeypatch.setattr(type(one), "group_share", lambda *_: share if share < LONG else share * alone)
+        monkeypatch.setattr(type(one), "groups", given)
     assert (group_family(H200, desc, "auto", frozenset()) is not None) is together
     _group_family.cache_clear()
 

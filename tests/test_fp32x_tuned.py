@@ -101,8 +101,8 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
-    source = FP32X.source(H200, config := Fp32xConfig(CONSUMERS=1, STAGES=8))
-    assert source is not None and source.defines == product_source(config).defines
+    source = FP32X.sources(H200, GemmDesc(512, 512, 512, align_c=4), config := Fp32xConfig(CONSUMERS=1, STAGES=8))[0]
+    assert source.defines == product_source(config).defines
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def run(
     x, y = (m[-m.ctypes.data % 16 // 4 :][: z.size].reshape(z.shape) for m, z in zip(around, (a, b), strict=True))
     x[...], y[...] = a, b
     desc = aligned(M, N, K, 1, False, False, K, N, N + pad, align_a=4 if K % 4 == 0 else 1, align_b=4 if N % 4 == 0 else 1)
-    start = family.fused(folder, desc, config, epilogue).starter()
+    start = family.compile(folder, desc, config, epilogue).starter()
     begin = ctypes.c_void_p(held.ctypes.data).value if how != "nothing" else 0
     with np.errstate(all="ignore"):
         start(x.ctypes.data, 0, y.ctypes.data, 0, c.ctypes.data, 0, 0.5, beta, addend=begin)

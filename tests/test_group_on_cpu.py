@@ -96,7 +96,7 @@ class Group:
 
     def run(self, folder: Folder) -> GroupLaunches:
         session: Any = folder
-        made = INFLIGHT.grouped(session, self.members)
+        made = group.group_launches(session, self.members)
         made.start(None, np.array(self.addresses).T)
         return made
 

@@ -10,6 +10,7 @@ import pytest
 
 from toprung import backends
 from toprung.dispatch import tuned
+from toprung.kernels.base import version
 from toprung.kernels.helpers import ADD
 from toprung.kernels.record import with_includes
 from toprung.kernels.registry import families, family
@@ -79,32 +80,32 @@ def test_a_version_covers_the_second_pass_and_its_own_backends_prelude(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:  # fmt: skip
     tiled = family("tiled")
-    opencl, cuda = tiled.version("opencl"), tiled.version("cuda")
+    opencl, cuda = version(tiled, "opencl"), version(tiled, "cuda")
     assert opencl != cuda
     real, more = backends.prelude, {"opencl": "", "cuda": ""}
     monkeypatch.setattr(backends, "prelude", lambda name: real(name) + more[name])
     more["cuda"] = "#define MORE 1\n"
-    assert (tiled.version("opencl"), tiled.version("cuda") == cuda) == (opencl, False)
+    assert (version(tiled, "opencl"), version(tiled, "cuda") == cuda) == (opencl, False)
     more["opencl"] = "// a remark\n"
-    assert tiled.version("opencl") == opencl
+    assert version(tiled, "opencl") == opencl
     for record in (RECORD, ADD):
         own = record.source
         copy = shutil.copytree(own.parents[1], tmp_path / record.stem) / own.parent.name / own.name
         object.__setattr__(record, "source", copy)
         try:
-            assert tiled.version("opencl") == opencl  # wherever the file lies
+            assert version(tiled, "opencl") == opencl  # wherever the file lies
             copy.write_text("// one remark more\n" + own.read_text().replace("__kernel", "/* here it begins */ __kernel"))
-            assert tiled.version("opencl") == opencl
+            assert version(tiled, "opencl") == opencl
             copy.write_text(own.read_text().replace("0.0f", "1.0f"))
-            assert tiled.version("opencl") != opencl
+            assert version(tiled, "opencl") != opencl
         finally:
             object.__setattr__(record, "source", own)
-    assert tiled.version("opencl") == opencl
+    assert version(tiled, "opencl") == opencl
 
 
 def test_no_two_families_have_one_version() -> None:
     for backend in ("opencl", "cuda"):
-        own = [f.version(backend) for f in families() if f.own]
+        own = [version(f, backend) for f in families() if f.own]
         assert len(set(own)) == len(own) and all(re.fullmatch("[0-9a-f]{32}", version) for version in own)
 
 

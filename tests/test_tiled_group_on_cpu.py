@@ -28,7 +28,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group as packed
 from toprung.kernels.tiled_group import config, cost, family
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, TiledForm
-from toprung.kernels.tiled_group.family import FAMILY
+from toprung.kernels.tiled_group.family import FAMILY, group_launches, group_share
 from toprung.lab.sass.machine_code import inspect_source
 
 SMALL, THIN, LARGE = BLOCKS[3], BLOCKS[4], BLOCKS[0]
@@ -61,7 +61,7 @@ class Group(AnyGroup):
         return stored, inside.transpose(0, 2, 1) if turned else inside
 
     def run(self, folder: Any) -> Any:
-        made = FAMILY.grouped(folder, self.members)
+        made = group_launches(folder, self.members)
         made.start(None, np.array(self.addresses).T)
         return made
 
@@ -242,7 +242,7 @@ def test_who_is_taken_into_a_group() -> None:
     assert group_family(hopper, GemmDesc(100, 200, 300), "auto", none) is not FAMILY
     assert group_family(hopper, GemmDesc(100, 200, 63), "auto", none) is FAMILY, "fp32x is not promised for so short a K"
     others = dataclasses.replace(ampere, backend="opencl"), dataclasses.replace(ampere, arch="sm_61")
-    assert all(FAMILY.group_share(device, GemmDesc(100, 200, 300)) == np.inf for device in others)
+    assert all(group_share(device, GemmDesc(100, 200, 300)) == np.inf for device in others)
 
 
 def test_it_is_never_selected_for_a_product_by_itself(folder: Folder) -> None:

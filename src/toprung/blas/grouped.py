@@ -198,10 +198,10 @@ def _of_known_pairs(key: Any, first: Any, at: NDArray[np.int64]) -> _Decided | N
     if len(found) < 2:
         return None
     family, home, members = found[0].family, found[0].home, [pair.member for pair in found if pair.member is not None]
-    assert family is not None
+    assert family is not None and family.groups is not None
     session = session_at(home, key[0].queue(first, home))
     numbers = list(range(len(found)))
-    return _Decided([_Group(family, session, family.grouped(session, members), numbers, members)], [], found)
+    return _Decided([_Group(family, session, family.groups.launches(session, members), numbers, members)], [], found)
 
 
 class _Decided:
@@ -316,7 +316,7 @@ def _grouped(checked: list[epilogue.Checked]) -> tuple[list[_Group], list[int]]:
             continue  # by itself it may have slices of K, and what was measured
         numbers, (family, *_), members = zip(*several, strict=True)
         session = sessions[home, queue]
-        groups.append(_Group(family, session, family.grouped(session, members), list(numbers), members))
+        groups.append(_Group(family, session, family.groups.launches(session, members), list(numbers), members))
         taken.update(numbers)
     return groups, [i for i in range(len(checked)) if i not in taken]
 

@@ -82,8 +82,8 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
         for family in faster_families(precision):
             if reason := family.supports(session.device, desc):
                 why = reason
-            elif (terms := family.prepack(session, desc, kept.address, kept.queue)) is not None:
-                why = ""
+            elif family.packs:
+                terms, why = family.packs(session, desc, kept.address, kept.queue), ""
                 break
     session.settle_queue(kept.queue)
     return PackedOperand(made, kept.shape, terms, precision, why, origin, trans, changed)

@@ -138,7 +138,7 @@ def _group_family(
     device: Device, desc: GemmDesc, precision: str, families: tuple[KernelFamily, ...], own: bool
 ) -> tuple[bool, KernelFamily | None]:  # fmt: skip
     """Return True if one of the families can have a product in a group, and that one unless the product is faster by itself."""
-    able = [(f.group_share(device, desc), f) for f in families]
+    able = [(f.groups.share(device, desc), f) for f in families if f.groups]
     share, best = min(able, key=lambda one: one[0], default=(math.inf, None))
     if share == math.inf:
         return False, None

@@ -28,6 +28,7 @@ from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownNa
 from toprung.forks import renewed
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
+from toprung.kernels import base
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
 from toprung.paths import data_dir
@@ -512,7 +513,7 @@ def version(name: str, backend: str) -> str:
 
 @functools.cache
 def _version(family: KernelFamily, backend: str) -> str:
-    return family.version(backend)
+    return base.version(family, backend)
 
 
 def refusal(entry: Entry) -> str:

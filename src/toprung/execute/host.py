@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.device import Device
-from toprung.kernels.base import KernelFamily
+from toprung.kernels.base import HostFamily
 from toprung.kernels.registry import families
 
 LINK = 2.0e10
@@ -22,19 +22,19 @@ AGAIN, AGAIN_SECONDS = 10, 0.1
 """Calls of NumPy, and seconds after which there is no other, before it is passed over for what was tuned."""
 
 
-def host_blas() -> KernelFamily | None:
+def host_blas() -> HostFamily | None:
     """Return the family that multiplies host arrays where they are; None if there is none."""
-    return next(iter(families("host")), None)
+    return next((one for one in families("host") if isinstance(one, HostFamily)), None)
 
 
-def is_small(blas: KernelFamily, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def is_small(blas: HostFamily, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Return True if the host's BLAS is predicted to be done before the fastest device has the operands."""
     (rows, depth), cols, batch = a[-2:], b[-1], math.prod(a[:-2])
     there = STARTING + 4 * batch * (rows * depth + depth * cols + rows * cols) / LINK
     return blas.host_seconds(2 * batch * rows * cols * depth) <= there
 
 
-def preferred(blas: KernelFamily, device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> str:
+def preferred(blas: HostFamily, device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Return why the host's BLAS suits host arrays better than a device; empty if it does not.
 
     Without a GPU it always does. With one, the predicted time of the transfers is compared with that of the host's BLAS.

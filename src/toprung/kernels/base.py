@@ -284,6 +284,21 @@ MOST = 12
 """Best configurations of a family, by its prediction, that selection is told of."""
 
 
+class Groups(NamedTuple):
+    """A family's launches of several products together.
+
+    Attributes
+    ----------
+    share : function that returns the predicted seconds that a product adds to a launch with others; infinite if it cannot be one
+    launches : function that compiles and lays out the launches of products, for each of which ``share`` is finite and ``epilogues``
+        has all that it needs. All have the same activation. A graph may hold the launches: nothing that they need is uploaded. It
+        raises BuildError or LaunchError where the device cannot run them; nothing was launched
+    """
+
+    share: Callable[[Device, GemmDesc], float]
+    launches: Callable[[Session, Sequence[Member]], GroupLaunches]
+
+
 class KernelFamily(ABC, Generic[Config]):
     """One kernel family.
 
@@ -291,7 +306,6 @@ class KernelFamily(ABC, Generic[Config]):
     ----------
     name : as receipts and the store name it
     config : one of its configurations: others are decoded from it, and it has the axes of a search
-    searched : True if the fields of ``config`` are axes of a search
     ranked : True if ``toprung.lab.bounds.rank`` predicts its configurations, tunable blocks
     predicts : True if its model tells configurations apart well enough to overrule a measured neighbour
     precision : accuracy class that it promises, by its name in ``toprung.oracle.precision``
@@ -300,12 +314,15 @@ class KernelFamily(ABC, Generic[Config]):
     operand_dtypes : names of the types that A and B may have, in any mix; only of those that it takes is it asked anything
     margin : factor by which its prediction must be below plain fp32's for ``auto`` to take it, where its class is not fp32
     epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C: ``ADDEND`` and names of activations
+    groups : how it computes several products in one launch; None if it does not
+    packs : function of session, product, address of B and queue that returns a B laid out for any number of products, of which
+        ``Launches.accepts`` says which take it; B stays as it is as long as that. None if the family has no such layout
+    release : function that returns the version of an installed library, which identifies the code; None: a hash of ``texts`` does
     reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
     """
 
     name: ClassVar[str]
     config: Config = NoConfig()  # type: ignore[assignment]
-    searched: ClassVar[bool] = False
     ranked: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
     precision: ClassVar[str] = "fp32"
@@ -314,6 +331,9 @@ class KernelFamily(ABC, Generic[Config]):
     operand_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     margin: ClassVar[float] = 1.2
     epilogues: ClassVar[frozenset[str]] = frozenset()
+    groups: ClassVar[Groups | None] = None
+    packs: ClassVar[Callable[..., Any] | None] = None
+    release: ClassVar[Callable[[], str] | None] = None
     reproducible: ClassVar[str] = "run"
 
     # what selection asks
@@ -334,55 +354,24 @@ class KernelFamily(ABC, Generic[Config]):
         """Return the candidates with their predicted seconds, those that selection asks for: perhaps only the ``MOST`` best."""
         return [(self.cost(device, desc, config), config) for config in self.candidates(device, desc)]
 
-    def host_seconds(self, flops: int) -> float:
-        """Return the predicted seconds of a product of host arrays by its operations, for families with ``memory = "host"``."""
-        return float("inf")
-
     def reason(self, device: Device, desc: OwnDesc, config: Config) -> str:
         """Return why the model would take a configuration, a sentence for the receipt."""
         return ""
 
     # what running asks
 
-    def compile(self, session: Session, desc: OwnDesc, config: Config) -> Launches:
-        """Compile and lay out the launches. α = 0, K = 0 and empty results never get here.
+    @abstractmethod
+    def compile(self, session: Session, desc: OwnDesc, config: Config, epilogue: Epilogue | None = None) -> Launches:
+        """Compile and lay out the launches. K = 0 and empty results never get here.
+
+        With an epilogue, of which ``epilogues`` has all that it needs, their ``Run`` takes one argument more, ``addend``: the
+        address of D, which is read where β is not 0. Only with one α = 0 gets here.
 
         Raises
         ------
         BuildError, IllegalTile, LaunchError
             the device cannot run the configuration; nothing was launched
         """
-        return self.fused(session, desc, config, None)
-
-    def fused(self, session: Session, desc: OwnDesc, config: Config, epilogue: Epilogue | None) -> Launches:
-        """Compile and lay out launches that compute an epilogue, too, like ``compile``; ``epilogues`` has all that it needs.
-
-        Their ``Run`` takes one argument more, ``addend``: the address of D, which is read where β is not 0. α = 0 gets here.
-        """
-        raise NotImplementedError
-
-    def group_share(self, device: Device, desc: OwnDesc) -> float:
-        """Return the predicted seconds that a product adds to a launch with others; infinite if it cannot be one of a group."""
-        return float("inf")
-
-    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        """Compile and lay out the launches of a group; ``group_share`` is finite for each, ``epilogues`` has all that they need.
-
-        All have the same activation. A graph may hold the launches: nothing that they need is uploaded.
-
-        Raises
-        ------
-        BuildError, LaunchError
-            the device cannot run them; nothing was launched
-        """
-        raise NotImplementedError
-
-    def prepack(self, session: Session, desc: OwnDesc, b: int, queue: Any = None) -> Any:
-        """Return a second operand laid out for any number of products, B at address ``b``; None if the family has no such layout.
-
-        ``Launches.accepts`` says which products take it. B stays as it is as long as what is returned.
-        """
-        return None
 
     # what the store asks
 
@@ -409,10 +398,6 @@ class KernelFamily(ABC, Generic[Config]):
         """
         return self.supports(device, desc) or config
 
-    def version(self, backend: str) -> str:
-        """Return what identifies the code behind the family on a backend: a hash of sources, or an installed library's version."""
-        return source_digest(self.texts(backend))
-
     def texts(self, backend: str) -> Iterable[str]:
         """Return every source text that the family's launches consist of, a backend's prelude before OpenCL C."""
         return ()
@@ -423,18 +408,29 @@ class KernelFamily(ABC, Generic[Config]):
         """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it."""
         raise NotImplementedError
 
-    def source(self, device: Device, config: Config) -> Source | None:
-        """Return the source of the launch that takes longest to compile; None where nothing of ours is compiled."""
-        return None
-
     def sources(self, device: Device, desc: OwnDesc, config: Config) -> list[Source]:
-        """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing."""
-        one = self.source(device, config)
-        return [one] if one is not None else []
+        """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing.
+
+        The first takes longest.
+        """
+        return []
+
+    def __repr__(self) -> str:
+        return f"<kernel family {self.name}>"
+
+
+def version(family: KernelFamily, backend: str) -> str:
+    """Return what identifies the code behind a family on a backend: a hash of sources, or an installed library's version."""
+    release = type(family).release  # not bound to the family
+    return release() if release else source_digest(family.texts(backend))
+
+
+class SearchedFamily(KernelFamily[Config]):
+    """A family with a space that the tuner searches; by default all values of its configuration's fields."""
 
     def space(self, device: Device, desc: OwnDesc) -> Axes:
         """Return the axes of a search for a product; empty where there is nothing to search."""
-        return self.config.axes() if self.searched and not self.supports(device, desc) else {}
+        return {} if self.supports(device, desc) else self.config.axes()
 
     def at(self, device: Device, desc: OwnDesc, point: Point) -> Config | None:
         """Return the configuration at a point of the axes; None if it is not legal."""
@@ -453,5 +449,12 @@ class KernelFamily(ABC, Generic[Config]):
         """Return the prediction by which a search orders configurations; what is small is tried first."""
         return self.cost(device, desc, config)
 
-    def __repr__(self) -> str:
-        return f"<kernel family {self.name}>"
+
+class HostFamily(KernelFamily[Config]):
+    """A family for arrays in the host's memory."""
+
+    memory = "host"
+
+    @abstractmethod
+    def host_seconds(self, flops: int) -> float:
+        """Return the predicted seconds of a product by its operations."""

@@ -54,7 +54,7 @@ def launches_of(
         the device cannot run the configuration; nothing was launched
     """
     if epilogue is not None:
-        return family.fused(session, desc, config, epilogue)
+        return family.compile(session, desc, config, epilogue)
     scales = [_scale(session, desc)] if desc.result.elements else []
     if desc.is_empty:
         return Launches(session, Plan(scales))

@@ -14,7 +14,8 @@ from toprung import backends
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.device import Device
 from toprung.errors import BadCubin, BadRung, IllegalTile, SwitchRefused, UnknownName
-from toprung.kernels.base import KernelFamily, Switches, TileConfig
+from toprung.gemm.desc import Desc
+from toprung.kernels.base import SearchedFamily, Switches, TileConfig
 from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".wgsl": "wgsl", ".cubin": "cubin"}
@@ -236,7 +237,7 @@ class LibraryKernel(KernelRecord):
 Tiles = TypeVar("Tiles", bound=TileConfig)
 
 
-class RecordFamily(KernelFamily[Tiles]):
+class RecordFamily(SearchedFamily[Tiles]):
     """A family of kernels with records, whose configurations are a tile and switches.
 
     Attributes
@@ -264,7 +265,11 @@ class RecordFamily(KernelFamily[Tiles]):
     def texts(self, backend: str) -> Iterable[str]:
         return [backends.prelude(backend), *(record.text() for record in self.records)]
 
+    def sources(self, device: Device, desc: Desc, config: Tiles) -> list[Source]:
+        return [self.source(device, config)]
+
     def source(self, device: Device, config: Tiles) -> Source:
+        """Return the source of the launch that takes longest to compile."""
         return self.record(config).source_for(config.tile, config.options, device)
 
 

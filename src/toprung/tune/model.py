@@ -10,6 +10,7 @@ from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc
+from toprung.kernels.base import SearchedFamily
 from toprung.tune.ranking import Ranking
 
 
@@ -39,7 +40,9 @@ def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
         return UNKNOWN
 
     def cost(candidate: Candidate) -> float:
-        return candidate.family.search_cost(device, desc, candidate.config)
+        family = candidate.family
+        predicted = family.search_cost if isinstance(family, SearchedFamily) else family.cost
+        return predicted(device, desc, candidate.config)
 
     if precision != "fp32" or device.kind != "gpu":
         return Model(cost, lambda candidate: 0.0)

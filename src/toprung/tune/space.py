@@ -11,7 +11,7 @@ from typing import Protocol
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import Desc
-from toprung.kernels.base import Axes, KernelFamily, Point
+from toprung.kernels.base import Axes, Point, SearchedFamily
 from toprung.kernels.registry import families
 from toprung.tune.model import Model, model
 
@@ -53,8 +53,8 @@ class CallSpace:
     def __init__(self, device: Device, desc: Desc, expected: Model | None = None, precision: str = "fp32") -> None:
         self.device, self.desc = device, desc
         self.model = expected or model(device, desc, precision)
-        known = [f for f in families() if f.own and f.precision == precision]
-        self._parts: list[tuple[KernelFamily, Axes]] = [(f, a) for f in known if (a := f.space(device, desc))]
+        known = [f for f in families() if f.own and f.precision == precision and isinstance(f, SearchedFamily)]
+        self._parts: list[tuple[SearchedFamily, Axes]] = [(f, a) for f in known if (a := f.space(device, desc))]
 
     @property
     def size(self) -> int:
@@ -123,12 +123,12 @@ class CallSpace:
                 return found
         return None
 
-    def _make(self, family: KernelFamily, point: Point) -> Candidate | None:
+    def _make(self, family: SearchedFamily, point: Point) -> Candidate | None:
         config = family.at(self.device, self.desc, point)
         return Candidate(family, config) if config is not None else None
 
 
-def _coarse(space: CallSpace, family: KernelFamily, axes: Axes) -> Iterator[Point]:
+def _coarse(space: CallSpace, family: SearchedFamily, axes: Axes) -> Iterator[Point]:
     starts = family.starts(space.device, space.desc)
     if starts is not None:
         yield from starts

@@ -10,6 +10,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelFamily, Launches, NoConfig
 from toprung.kernels.blocks import Block, aligned_blocks
@@ -45,6 +46,7 @@ class CuBLAS(KernelFamily[NoConfig]):
 
     name = "cublas"
     own = False
+    release = staticmethod(cublas.version)
     reproducible = ""
     compute: ClassVar[int] = cublas.COMPUTE_32F
 
@@ -73,11 +75,8 @@ class CuBLAS(KernelFamily[NoConfig]):
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "it is installed, and by the cost model the faster"
 
-    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: NoConfig, epilogue: Epilogue | None = None) -> Launches:
         return foreign(session, desc, lambda: cublas.gemm_ex(session, desc, self.compute))
-
-    def version(self, backend: str) -> str:
-        return cublas.version()
 
 
 def aligned(device: Device, desc: Desc) -> list[tuple[int, float]]:

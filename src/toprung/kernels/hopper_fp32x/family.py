@@ -18,9 +18,9 @@ In the first four what two terms cannot carry is computed again in plain fp32 by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
@@ -28,7 +28,7 @@ from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, GroupLaunches, KernelFamily, Launches, Member, NoConfig, Point
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
@@ -54,12 +54,9 @@ PASSES: dict[str, list[Callable[[], Source]]] = {BOTH: [split_source, reduce_sou
 """Sources beside the product's."""
 
 
-class HopperFp32x(KernelFamily[Fp32xConfig]):
-    """fp32-accurate products on Hopper's Tensor Cores, both operands split beforehand; and what its forms share."""
+class Fp32xFamily(KernelFamily[Fp32xConfig]):
+    """fp32-accurate products on Hopper's Tensor Cores, in the form that ``config`` shows."""
 
-    name = "hopper_fp32x"
-    config = Fp32xConfig()
-    searched = predicts = True
     precision = "fp32x"
     epilogues = EVERY
 
@@ -70,11 +67,6 @@ class HopperFp32x(KernelFamily[Fp32xConfig]):
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
-    # selection
-
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return [cost.select_config(desc, device.compute_units)]
-
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
         on_device, units = cost.seconds(desc, config, device.compute_units), device.compute_units
         if config.split == BOTH:
@@ -82,57 +74,54 @@ class HopperFp32x(KernelFamily[Fp32xConfig]):
         # the seconds of all launches, or the host's where that is the limit; the device's break ties
         return max(on_device, cost_model.HOST.launch * cost.launch_count(desc, config, units)) + cost_model.TIE * on_device
 
-    def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
-        if config.split != BOTH:
-            return ""
-        return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
-
-    # running
-
-    def fused(self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None) -> Launches:
+    def compile(
+        self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None
+    ) -> Launches:  # fmt: skip
         if config.split == BOTH:
             return Fp32xLaunches(session, desc, config, epilogue=epilogue)
         is_one = cost.launch_count(desc, config, session.device.compute_units) == 1
         return InflightLaunches(session, desc, config, epilogue, is_one)
 
-    def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand | None:
-        return None if self.config.split == IN_FLIGHT else SplitOperand(session, desc, b, queue)
-
-    # the store
-
-    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
-        # as many parts of K as give the product's tiles as many blocks
-        if desc.is_vector or measured.is_vector:
-            return "it multiplies matrices"
-        if reason := unsupported(device, desc, self.config):
-            return reason
-        parts = config.k_parts
-        if not exact:
-            parts = round(parts * tiles(measured, config) / max(tiles(desc, config), 1))
-        return replace(config, k_parts=trimmed(desc.K, min(parts, cost.most_slices(desc))))
-
     def texts(self, backend: str) -> Iterable[str]:
         # CUDA C++ has no prelude
         return [product_source(self.config).text, *(one().text for one in PASSES[self.config.split])]
 
-    # verification and the tuner
-
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
-        depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
-        parts = trimmed(depth, min(config.k_parts, TEST_SLICES))
-        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, k_parts=parts)
-
-    def source(self, device: Device, config: Fp32xConfig) -> Source | None:
-        return product_source(config)
+        in_parts = config.split == IN_FLIGHT and config.k_parts > 1
+        depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * CHUNK
+        parts = trimmed(depth + TEST_EDGE, min(config.k_parts, TEST_SLICES))
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), replace(config, k_parts=parts)
 
     def sources(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
         return sources_of(desc, replace(config, k_parts=trimmed(desc.K, config.k_parts)))
 
+
+class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
+    """Both operands split beforehand."""
+
+    name = "hopper_fp32x"
+    config = Fp32xConfig()
+    predicts = True
+    packs = SplitOperand
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return [cost.select_config(desc, device.compute_units)]
+
+    def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
+        return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
+
+    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
+        if desc.is_vector or measured.is_vector:
+            return "it multiplies matrices"
+        if reason := unsupported(device, desc, self.config):
+            return reason
+        parts = config.k_parts if exact else as_full(desc, config, measured)
+        return replace(config, k_parts=trimmed(desc.K, min(parts, cost.most_slices(desc))))
+
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         # a few slices of K, and those that fill the device
-        axes = super().space(device, desc)
-        if "k_parts" not in axes:
-            return axes
+        if not (axes := super().space(device, desc)):
+            return {}
         filling = {config.k_parts for config in cost.configs(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
@@ -147,13 +136,22 @@ class HopperFp32x(KernelFamily[Fp32xConfig]):
             yield {**self.point(config), "k_parts": slices}
 
 
-class HopperInflight(HopperFp32x):
-    """fp32-accurate products on Hopper's Tensor Cores, split in flight."""
+def group_share(device: Device, desc: GemmDesc) -> float:
+    """Return the predicted seconds that a product adds to a group: with a short side, too, as a launch of its own costs more."""
+    if unsupported(device, desc, in_flight()) or desc.batch > MOST_MATRICES or desc.is_mixed:
+        return float("inf")
+    return cost.share(desc, device.compute_units)
+
+
+class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
+    """Both operands split in flight."""
 
     name = "hopper_inflight"
     config = in_flight()
+    predicts = True
     operand_dtypes = frozenset(ELEMENT_BYTES)
     margin = 1.05  # one launch as plain fp32's, predicted as well as that
+    groups = Groups(group_share, group_launches)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector or not desc.is_mixed:
@@ -164,35 +162,23 @@ class HopperInflight(HopperFp32x):
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
         return cost.in_flight_configs(desc, device.compute_units)
 
-    def group_share(self, device: Device, desc: GemmDesc) -> float:
-        # the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more
-        if unsupported(device, desc, self.config) or desc.batch > MOST_MATRICES or desc.is_mixed:
-            return float("inf")
-        return cost.share(desc, device.compute_units)
-
-    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        return group_launches(session, members)
-
-    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
-        return self.supports(device, desc) or config
-
     def texts(self, backend: str) -> Iterable[str]:
         return [product_source(self.config).text, product_source(self.config, GROUPED=1).text]
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
-        return KernelFamily.at(self, device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
+        return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         for (consumers, cols, stages), slices in itertools.product(cost.RINGS, CLUSTERS):
             yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}
 
 
-class HopperInflightSplitK(HopperFp32x):
-    """fp32-accurate products on Hopper's Tensor Cores, split in flight, a launch for all parts of K and one that adds them."""
+class HopperInflightSplitK(Fp32xFamily):
+    """Both operands split in flight, in a launch for all parts of K and one that adds them up."""
 
     name = "hopper_inflight_split_k"
     config = in_flight(k_parts=2)
-    searched = False
+    predicts = True
     margin = 1.05  # predicted nearly as well as in flight without parts
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
@@ -203,26 +189,25 @@ class HopperInflightSplitK(HopperFp32x):
             return "it multiplies matrices"
         if reason := self.supports(device, desc):
             return reason
-        wanted = config.k_parts if exact else round(config.k_parts * tiles(measured, config) / tiles(desc, config))
-        parts = trimmed(desc.K, min(wanted, desc.K // SHORTEST))
+        parts = trimmed(desc.K, min(config.k_parts if exact else as_full(desc, config, measured), desc.K // SHORTEST))
         return replace(config, k_parts=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
 
     def texts(self, backend: str) -> Iterable[str]:
         return [product_source(self.config).text, reduce_source().text]
 
-    def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
-        depth = 2 * SHORTEST + TEST_EDGE
-        parts = trimmed(depth, min(config.k_parts, TEST_SLICES))
-        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, k_parts=parts)
+
+def as_full(desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc) -> int:
+    """Return the parts of K that give a product's tiles as many blocks as another one's had."""
+    return round(config.k_parts * tiles(measured, config) / max(tiles(desc, config), 1))
 
 
-class HopperPresplit(HopperFp32x):
-    """fp32-accurate products on Hopper's Tensor Cores, B split beforehand and A in flight."""
+class HopperPresplit(Fp32xFamily):
+    """B split beforehand and A in flight."""
 
     name = "hopper_presplit"
     config = presplit()
-    searched = predicts = False
     operand_dtypes = frozenset(ELEMENT_BYTES)
+    packs = SplitOperand
 
     def supports(self, device: Device, desc: Desc) -> str:
         if not desc.is_vector and (desc.type_b != "float32" or not on_words(desc)):
@@ -231,8 +216,6 @@ class HopperPresplit(HopperFp32x):
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
         return cost.presplit_configs(desc, device.compute_units)
-
-    adapt = HopperInflight.adapt
 
 
 class HopperStrassen(KernelFamily[NoConfig]):
@@ -261,7 +244,7 @@ class HopperStrassen(KernelFamily[NoConfig]):
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
 
-    def compile(self, session: Session, desc: GemmDesc, config: NoConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: NoConfig, epilogue: Epilogue | None = None) -> Launches:
         return strassen.launches(session, desc)
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -271,8 +254,8 @@ class HopperStrassen(KernelFamily[NoConfig]):
     def test_problem(self, desc: Desc, config: NoConfig) -> tuple[tuple[int, int, int], NoConfig]:
         return (2 * self.tile.BM + TEST_EDGE, 2 * self.tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
 
-    def source(self, device: Device, config: NoConfig) -> Source | None:
-        return strassen.product_source(self.tile)
+    def sources(self, device: Device, desc: Desc, config: NoConfig) -> list[Source]:
+        return [strassen.product_source(self.tile)]
 
 
 FAMILIES = HopperFp32x(), HopperInflight(), HopperInflightSplitK(), HopperPresplit(), HopperStrassen()

@@ -19,7 +19,7 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelFamily, Launches, Point
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
@@ -48,7 +48,7 @@ def is_large(desc: Desc) -> bool:
     return not desc.is_vector and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
 
 
-class HopperSgemm(KernelFamily[SgemmConfig]):
+class HopperSgemm(SearchedFamily[SgemmConfig]):
     """Plain fp32 on Hopper."""
 
     name = "hopper_sgemm"
@@ -75,7 +75,9 @@ class HopperSgemm(KernelFamily[SgemmConfig]):
 
     # running
 
-    def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None) -> Launches:
+    def compile(
+        self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None = None
+    ) -> Launches:  # fmt: skip
         # for each panel the layout pass, where there is something to lay out, and the product's
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
 
@@ -96,9 +98,6 @@ class HopperSgemm(KernelFamily[SgemmConfig]):
         # rows of whole vectors, as the TMA reads them: others would be laid out again first, by another binary than the product's
         depth = -(-TEST_SLICES * config.BK // 4) * 4 + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
-
-    def source(self, device: Device, config: SgemmConfig) -> Source:
-        return product_source(config)
 
     def sources(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> list[Source]:
         laid = [lay_source()] if any(laid_out(desc, config)) else []

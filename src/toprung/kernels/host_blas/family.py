@@ -10,18 +10,19 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc
-from toprung.kernels.base import KernelFamily, Launches, NoConfig
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels.base import HostFamily, Launches, NoConfig
 
 CLOCK, FLOPS_PER_CYCLE = 2.5e9, 32
 """Cycles a second of a core, and its operations in each: two AVX2 multiply-adds."""
 
 
-class HostBLAS(KernelFamily[NoConfig]):
+class HostBLAS(HostFamily[NoConfig]):
     """NumPy's product of host arrays."""
 
     name = "numpy"
     own = False
-    memory = "host"
+    release = staticmethod(lambda: f"numpy {np.__version__}")
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
@@ -35,12 +36,9 @@ class HostBLAS(KernelFamily[NoConfig]):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return flops / (FLOPS_PER_CYCLE * CLOCK * cores)
 
-    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: NoConfig, epilogue: Epilogue | None = None) -> Launches:
         # raise Unsupported: host arrays need no session (`toprung.execute.host.numpy_product`)
         raise Unsupported("NumPy multiplies arrays in the host's memory, and these are on a device")
-
-    def version(self, backend: str) -> str:
-        return f"numpy {np.__version__}"
 
 
 FAMILY = HostBLAS()

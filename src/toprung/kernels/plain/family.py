@@ -10,6 +10,7 @@ from toprung.backends.base import Session
 from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Launches, TileConfig
 from toprung.kernels.launch import direct, longs, uints, walkers
 from toprung.kernels.record import LibraryKernel, RecordFamily
@@ -45,7 +46,7 @@ class Plain(RecordFamily[TileConfig]):
     def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
 
-    def compile(self, session: Session, desc: Desc, config: TileConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         if not desc.is_vector:
             a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
             b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)

@@ -12,6 +12,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import Desc, Skinny
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
@@ -105,7 +106,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: SkinnyConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
         # one launch; where the large operand is B, the operands change places
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))

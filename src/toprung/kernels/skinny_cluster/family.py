@@ -15,6 +15,7 @@ from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, Skinny
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import Axes, Launches, Point
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
@@ -86,7 +87,7 @@ class SkinnyCluster(SkinnyFamily):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: SkinnyConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
         slices, piece = config.slices, iteration_depth(config.tile)
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")

@@ -15,6 +15,7 @@ from toprung.backends.base import Session
 from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, B, C, Handle, KernelLaunch, Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
@@ -109,7 +110,7 @@ class StreamK(RecordFamily[TileConfig]):
         peak = device.peak_gflops
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
 
-    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:

@@ -17,6 +17,7 @@ from toprung.backends.plan import A, B, C, First, Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
@@ -97,7 +98,7 @@ class Tiled(RecordFamily[TileConfig]):
 
     # running
 
-    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         return in_chains(
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )

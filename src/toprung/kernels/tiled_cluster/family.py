@@ -19,6 +19,7 @@ from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
@@ -115,7 +116,7 @@ class TiledCluster(RecordFamily[TileConfig]):
 
     # running
 
-    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         tile, slices = config.tile, config.slices
         if (whole := whole_slices(desc.K, tile.BK or 1, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole tiles, and not {slices}, as clusters have blocks")

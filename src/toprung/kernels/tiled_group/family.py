@@ -13,8 +13,9 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
-from toprung.kernels.base import GroupLaunches, KernelFamily, Launches, Member, NoConfig
+from toprung.kernels.base import GroupLaunches, Groups, KernelFamily, Launches, Member, NoConfig
 from toprung.kernels.group import MOST_MATRICES, Matrix, matrices, packed
 from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
@@ -26,11 +27,32 @@ LARGEST_SIDE, MOST_TILES = LARGEST - 256, 1 << 20
 """Largest side, to which the kernel adds a tile's with 31 bits; and tiles of a product, of which a group counts all with 32."""
 
 
+def group_share(device: Device, desc: GemmDesc) -> float:
+    """Return the predicted seconds that a product adds to a group; infinite where it cannot be in one."""
+    if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
+        return float("inf")
+    if desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
+        return float("inf")
+    if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
+        return float("inf")
+    return share(device, desc)
+
+
+def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches:
+    """Return the launches of a group, one for each pair of transposes."""
+
+    def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
+        return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
+
+    return packed(session, "tiled_group", members, classes(members), form)
+
+
 class TiledGroup(KernelFamily[NoConfig]):
     """Plain fp32 products in tiles, only ever together."""
 
     name = "tiled_group"
     epilogues = epilogues.EVERY
+    groups = Groups(group_share, group_launches)
 
     def supports(self, device: Device, desc: Desc) -> str:
         return "it computes products that share a launch, none by itself"
@@ -41,25 +63,8 @@ class TiledGroup(KernelFamily[NoConfig]):
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         return float("inf")
 
-    def compile(self, session: Session, desc: Desc, config: NoConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: NoConfig, epilogue: Epilogue | None = None) -> Launches:
         raise Unsupported(f"{self.name}: {self.supports(session.device, desc)}")
-
-    # groups
-
-    def group_share(self, device: Device, desc: GemmDesc) -> float:
-        if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
-            return float("inf")
-        if desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
-            return float("inf")
-        if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
-            return float("inf")
-        return share(device, desc)
-
-    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
-            return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
-
-        return packed(session, self.name, members, classes(members), form)
 
     def texts(self, backend: str) -> Iterable[str]:
         # the source; CUDA C++ has no prelude
