@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,10 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from toprung import backends
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import launch
 from toprung.kernels.base import KernelFamily, TileConfig
-
-SHIM = Path(__file__).with_suffix(".h")
-GONE = ("cluster_begin", "cluster_arrive", "cluster_wait", "address_in", "put", "put", "put")
-"""Functions that are instructions of a GPU, and stand in the header."""
-LOCAL = re.compile(r"__local float (\w+)\[([^\]]+)\](\[[^\]]+\])?[^;]*;")
-"""An array that each block of a cluster has."""
-
-
-def _own(found: re.Match[str]) -> str:
-    """C++ of such an array in the block's own memory."""
-    name, count, row = found[1], found[2], found[3] or ""
-    return f"float(*{name}){row} = (float(*){row})own_memory(4 * ({count})" + (f" * ({row[1:-1]})" if row else "") + ");"
 
 
 class Folder(hopper_on_cpu.Folder):
@@ -37,24 +24,13 @@ class Folder(hopper_on_cpu.Folder):
     changed: tuple[str, ...] = ()
     """Pieces of the text, each with what stands in its place."""
 
-    def translated(self, source: Source) -> tuple[str, int]:
-        """C++ of the prelude and the kernel's text."""
+    def built(self, source: Source) -> hopper_on_cpu.Library:
+        """Return the library of a kernel, whose text is changed before."""
         text = source.text
         for was, now in zip(self.changed[::2], self.changed[1::2], strict=True):
             assert was in text
             text = text.replace(was, now)
-        for name in GONE:
-            text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
-        assert "asm volatile" not in text
-        text = LOCAL.sub(_own, text.replace("extern __shared__ __align__(16) char memory[];", "char *memory = dynamic_shared;"))
-        parameters = re.search(rf"\b{source.kernel}\(([^)]*)\)\n\{{", text)
-        assert parameters
-        kinds = [re.sub(r"(__global|restrict|const (?=\w+ \w+$))|\w+$", "", p.strip()).strip() for p in parameters[1].split(",")]
-        values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
-        prelude = re.sub(r"^inline ", "static inline ", backends.prelude("cuda"), flags=re.M)
-        defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
-        call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ {source.kernel}({values}); }});"
-        return hopper_on_cpu.whole(SHIM, f"{defines}{prelude}\n{text}", call), len(kinds)
+        return super().built(replace(source, text=text))
 
 
 def folder_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import itertools
 import mmap
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import once
+from toprung import backends
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.backends.plan import Address, First, Handle, KernelLaunch, Map, Plan, Scalar, Struct
@@ -31,14 +32,9 @@ from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
 from toprung.oracle.precision import precision as promise
 
-SHIM = Path(__file__).with_suffix(".h")
-GONE = ("together", "send_remote", "pair_of", "from_half", "cluster_arrive", "cluster_begin", "cluster_wait",
-        "address_in", "put", "put", "put")  # fmt: skip
-"""Functions that are instructions of a GPU, and stand in the header; each goes with what follows up to an empty line."""
-FENCES = re.compile(
-    r"\b(__syncwarp|__threadfence|proxy_fence|global_proxy_fence|wgmma_fence|barrier_init_fence|consumers_meet)\(\);"
-)
-"""Calls that order what threads write and read, each of which ``unneeded`` leaves out in turn."""
+HOST = Path(__file__).with_name("host")
+HEADERS = "|".join(re.escape(path.name) for path in HOST.glob("*.cuh"))
+"""Headers of instructions, for which the host has its own."""
 LACKING = {
     -1: "a barrier is used that no fence has shown to other blocks", -2: "matrix units are given registers without a fence",
     -3: "copies or matrix units read what was written without a fence", -4: "threads read or overwrite what others have not let go",
@@ -119,56 +115,77 @@ def missing() -> str:
     return nvrtc.missing() or ("" if shutil.which("g++") else "no g++")
 
 
-def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", gone: tuple[str, ...] = GONE) -> tuple[str, int]:
-    """C++ of a kernel's text from a file on, with a function ``run``, and how many arguments it takes."""
-    text = source.text[source.text.index(f'#line 1 "{begin}"') :]
-    for name in gone:
-        text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
-    text = re.sub(r'asm volatile\(""[^;]*;', "", text)
-    text = re.sub(r"extern __shared__ (?:__align__\(16\) )?char (\w+)\[\];", r"char *\1 = dynamic_shared;", text)
-    text = re.sub(r"^(template <\w+ \w+> )?inline ", r"\1static inline ", text, flags=re.M)
-    adding = re.search(r"define ADDED_PARAMETERS (,.+)\n", text)
-    kernel = text[text.index('extern "C"') :]
-    if adding:
-        kernel = kernel.replace(" ADDED_PARAMETERS", adding[1] if source.defines.get("EPILOGUE") else "")
-    copied = re.search(r"define COPIED_PARAMETERS (,.+)\n", text)
-    if copied:
-        some = source.defines.get("COPY_A") or source.defines.get("COPY_B")
-        kernel = kernel.replace("COPIED_PARAMETERS", copied[1] if some else "")
-    parameters = re.search(rf"\b{source.kernel}\(([^)]*)\) \{{", kernel)
-    assert parameters
-    kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]
-    values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
-    each = "each_block("
-    if cluster := source.defines.get("CLUSTER"):
-        text = re.sub(r"(?<!extern )__shared__ (\w+) (\w+)(\[.*\])?;", _own, text)
-        each = f"each_cluster({cluster}, "
-    call = f"{each}groups, threads, [&] {{ {source.kernel}({values}); }});"
-    defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
-    defines += "".join(re.findall(r"^#define UNITS .+\n", source.text, re.M))  # of a header before
-    return whole(shim, defines + text, call), len(kinds)
+def for_cpu(source: Source) -> str:
+    """Return a kernel's text as the host compiler takes it: behind ``cuda.h``, with the host's headers of instructions."""
+    text = re.sub(rf'^#line 1 "({HEADERS})"$.*?^(?=#line )', r'#include "tests/host/\1"\n', source.text, flags=re.M | re.S)
+    defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
+    prelude = backends.prelude("cuda") if source.language == "opencl" else ""
+    return f'#include "tests/host/cuda.h"\n{defines}{prelude}{text}\nLAUNCHES({source.kernel})\n'
 
 
-def whole(shim: Path, text: str, call: str) -> str:
-    """C++ of a kernel's text with ``run``, which calls it, and ``left_out``, the number of the fence that is none; -1 for none."""
-    count, names = itertools.count(), " ".join([re.findall(r"\{ (\w+)\(", call)[0], *FENCES.findall(text)])
-    text = FENCES.sub(lambda found: f"(left_out == {next(count)} ? (void)0 : {found[1]}());", text)
-    run = f'const char *fences = "{names}"; int run(int groups, int threads, void **values) {{ {call} return outcome(); }}'
-    return f'#include "{shim}"\nextern "C" {{ int left_out = -1; }}\n{text}\nextern "C" {{ {run} }}\n'
+class Fence(ctypes.Structure):
+    """Call that can be left out: where in the text, and in which function once it ran."""
+
+    _fields_: ClassVar = [("place", ctypes.c_char_p), ("function", ctypes.c_char_p), ("line", ctypes.c_int)]
 
 
-def _own(found: re.Match[str]) -> str:
-    """C++ of a variable in shared memory that each block of a cluster has."""
-    kind, name, dims = found[1], found[2], found[3] or ""
-    return f"typedef {kind} Own_{name}{dims}; Own_{name} &{name} = *(Own_{name} *)own_memory(sizeof(Own_{name}));"
+class Part(ctypes.Structure):
+    """One copy of a library, as ``cuda.h`` has it."""
+
+    _fields_: ClassVar = [
+        ("kernel", ctypes.c_void_p), ("memory", ctypes.c_void_p),
+        ("launch", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_int] * 4, ctypes.c_void_p)),
+        ("arguments", ctypes.c_int), ("left_out", ctypes.c_int),
+        ("fences", Fence * 64),
+    ]  # fmt: skip
+
+
+class Library:
+    """What was built of a kernel: a copy for each block of a cluster, whose shared memory is the copy's own variables."""
+
+    def __init__(self, path: Path, cluster: int) -> None:
+        self.copies = [ctypes.CDLL(str(path))]
+        for _ in range(1, cluster):
+            with tempfile.NamedTemporaryFile(suffix=".so") as copy:
+                shutil.copyfile(path, copy.name)
+                self.copies.append(ctypes.CDLL(copy.name))
+        for copy in self.copies:
+            copy.part_of.restype = ctypes.POINTER(Part)
+        self.parts = [copy.part_of().contents for copy in self.copies]
+        self.arguments = self.parts[0].arguments
+
+    def fences(self) -> dict[int, tuple[str, str]]:
+        """Return each fence's place in the text, and the function in which it ran if it did, by its number."""
+        return {
+            i: (f"{one.place.decode()} {one.line}", (one.function or b"").decode())
+            for i, one in enumerate(self.parts[0].fences) if one.place
+        }  # fmt: skip
+
+    def leave_out(self, fence: int) -> None:
+        """Leave a fence out by its number; none for -1."""
+        for part in self.parts:
+            part.left_out = fence
+
+    def start(self, groups: Sequence[int], threads: int, values: Sequence[Any]) -> None:
+        """Run the kernel, and see that its threads come to an end and have ordered what they write and read."""
+        RAN.append(self)
+        parts = (ctypes.POINTER(Part) * len(self.parts))(*map(ctypes.pointer, self.parts))
+        x, y = (*groups, 1)[:2]
+        given = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        found = self.parts[0].launch(parts, len(parts), x, y, threads, given)
+        assert not found, LACKING.get(found, f"{found} threads wait for each other for ever")
+
+
+RAN: list[Library] = []
+"""Libraries that were run."""
 
 
 @functools.cache
-def library(text: str) -> ctypes.CDLL:
+def library(text: str, cluster: int = 1) -> Library:
     """Return the library that is built of a text; once in a process, for the store reads and hashes all of it."""
-    headers = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))  # they take longer than a kernel
-    flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC")
-    return ctypes.CDLL(str(once.shared_object(text, flags, headers)))
+    headers = "".join(re.findall(r"^#include <.*\n", (HOST / "cuda.h").read_text(), re.M))  # they take longer than a kernel
+    flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC", "-mtls-dialect=gnu2")
+    return Library(once.shared_object(text, flags, headers), cluster)
 
 
 class Folder:
@@ -182,14 +199,9 @@ class Folder:
         self._workspace: Any = None
         self._flags: Any = None
 
-    def translated(self, source: Source) -> tuple[str, int]:
-        """For this folder's kernels."""
-        return translated(source)
-
-    def built(self, source: Source) -> tuple[Any, int]:
-        """A library, and how many arguments its kernel takes."""
-        text, arguments = self.translated(source)
-        return library(text), arguments
+    def built(self, source: Source) -> Library:
+        """Return the library of a kernel."""
+        return library(for_cpu(source), source.defines.get("CLUSTER") or source.defines.get("SLICES") or 1)
 
     def allocate(self, nbytes: int) -> Any:
         """Memory that nobody has written yet, on 256 bytes."""
@@ -230,9 +242,9 @@ class Folder:
     def start(self, launch: KernelLaunch, values: list[Any]) -> None:
         """Run a launch with its arguments, and count it."""
         type(self).launches += 1
-        library, arguments = self.built(launch.kernel)
-        assert arguments == len(values)
-        start(library, launch.groups[0], launch.local[0], values)
+        library = self.built(launch.kernel)
+        assert library.arguments == len(values)
+        library.start(launch.groups, launch.local[0], values)
 
     def argument(self, argument: Any, at: list[int], numbers: tuple[Any, ...], operands: Any) -> Any:
         """Return what a launch passes for an argument of a plan."""
@@ -256,7 +268,9 @@ class Folder:
 
     def encoded(self, of: Map, address: int) -> Any:
         """As the header's ``TensorMap``."""
-        return np.array([address, of.rows, of.cols, of.box[0]], np.int64)
+        size = 2 if of.dtype == "fp16" else 4
+        assert address % 16 == 0 and of.stride % 16 == 0 and of.stride >= size * of.cols and max(of.box) <= 256
+        return np.array([address, of.rows, of.cols, of.stride // size, *of.box, size], np.int64)
 
     def flags(self, queue: Any, nbytes: int) -> int:
         """The stream's words, which are 0 at first."""
@@ -272,45 +286,35 @@ def counted(made: Launches) -> int:
     return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(counter.buffer.pointer))[0])
 
 
-def start(library: Any, groups: int, threads: int, values: list[Any]) -> None:
-    """Run a kernel that was built, and see that its threads come to an end."""
-    RAN[library._name] = library
-    found = library.run(groups, threads, (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values)))
-    assert not found, LACKING.get(found, f"{found} threads wait for each other for ever")
-
-
-RAN: dict[str, Any] = {}
-"""Libraries that were run, by their files."""
-
-
 def unneeded(*checks: Callable[[], None], names: str = "") -> list[str]:
-    """Return the fences and waits, by their place in a kernel's text, without which all checks pass in each build that they run.
+    """Return the fences and waits, by name and function, without which all checks pass in each build that they run.
 
     ``names`` : pattern of those that are left out at all
     """
-    users: dict[str, tuple[Any, list[Callable[[], None]]]] = {}
+    users: dict[Library, list[Callable[[], None]]] = {}
     for check in checks:
         RAN.clear()
         check()
-        for file, library in RAN.items():
-            users.setdefault(file, (library, []))[1].append(check)
-    found, needed = set[str](), set[str]()
-    for library, uses in users.values():
-        left_out = ctypes.c_int.in_dll(library, "left_out")
-        kernel, *fences = ctypes.c_char_p.in_dll(library, "fences").value.decode().split()
-        for number, name in enumerate(fences):
-            if (one := f"{kernel} {number} {name}") in needed or not re.search(names, name):
+        for library in dict.fromkeys(RAN):
+            users.setdefault(library, []).append(check)
+    functions, needed = dict[str, str](), set[str]()
+    for library, uses in users.items():
+        for number, (place, function) in library.fences().items():
+            if not re.search(names, place):
                 continue
-            found.add(one)
-            left_out.value = number
+            functions[place] = function or functions.get(place, "")
+            if place in needed:
+                continue
+            library.leave_out(number)
             try:
                 for check in uses:
                     check()
             except AssertionError:
-                needed.add(one)
+                needed.add(place)
             finally:
-                left_out.value = -1
-    return sorted(found - needed, key=lambda one: (one.split()[0], int(one.split()[1])))
+                library.leave_out(-1)
+    left = [(place, function) for place, function in functions.items() if place not in needed]
+    return sorted(place.split()[1] + (f" in {function}" if function else " that never ran") for place, function in left)
 
 
 Plants = tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...]

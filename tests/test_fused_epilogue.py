@@ -17,6 +17,7 @@ import test_inflight_split_k_on_cpu
 import test_presplit_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
+from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import ADDEND, Epilogue
 from toprung.gemm.lowering import Layout, epilogue_of, lower
@@ -144,14 +145,14 @@ def test_what_is_computed_again_has_its_epilogue(place: Any, way: str) -> None:
     ("in flight, columns in fours", "x[5], d + 2 * i + 2", "x[5], d + 2 * i"),
 ])  # fmt: skip
 def test_a_planted_bug_is_found(place: Any, monkeypatch: pytest.MonkeyPatch, way: str, good: str, bad: str) -> None:
-    original, seen = hopper_on_cpu.translated, []
+    original, seen = hopper_on_cpu.for_cpu, []
 
-    def planted(*what: Any, **more: Any) -> tuple[str, int]:
-        text, count = original(*what, **more)
+    def planted(source: Source) -> str:
+        text = original(source)
         seen.append(good in text)
-        return text.replace(good, bad), count
+        return text.replace(good, bad)
 
-    monkeypatch.setattr(hopper_on_cpu, "translated", planted)
+    monkeypatch.setattr(hopper_on_cpu, "for_cpu", planted)
     with pytest.raises(AssertionError):
         test_what_is_added_and_what_sums_go_through(place, way)
         test_what_is_computed_again_has_its_epilogue(place, way)

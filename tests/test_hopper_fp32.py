@@ -276,7 +276,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
     """Each block's pieces of a product, in its order: tile, from, to."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     folder = Folder(tmp_path_factory.mktemp("walk"))
-    files = ("../include/epilogue.cuh", "ffma.cuh", "share.cuh")
+    files = ("../include/hopper.cuh", "../include/epilogue.cuh", "ffma.cuh", "share.cuh")
     text = with_includes("".join(f'#include "{name}"\n' for name in files), FOLDER) + WALK
     source = Source("walk", text, "walk", SgemmConfig(GROUP=3).defines(), "cuda")
 
@@ -285,7 +285,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
         each, extra = divmod(how.shared * ceil(call.K, SgemmConfig().BK), how.grid)
         sizes = map(np.int32, (MOST, call.M, call.N, call.K, how.shared, each, extra))
         values = [np.array([x]) for x in (np.uint64(out.ctypes.data), *sizes)]
-        hopper_on_cpu.start(folder.built(source)[0], how.grid, 1, values)
+        folder.built(source).start((how.grid,), 1, values)
         assert out[:, 0].max() <= MOST
         return [[tuple(p) for p in row[1 : 1 + 3 * row[0]].reshape(-1, 3).tolist()] for row in out]
 

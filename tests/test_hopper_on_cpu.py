@@ -127,7 +127,9 @@ def test_every_fence_is_needed(folder: Any) -> None:
         assert close(one.run(plan), one.reference())
 
     left = hopper_on_cpu.unneeded(check)
-    assert left == ["fp32x 2 __syncwarp", "split 1 __syncwarp"], "lanes go on from meeting to meeting, and meet right before these"
+    assert left == ["__syncwarp in one_by_one", "__syncwarp in store_chunk"], (
+        "lanes go on from meeting to meeting, and meet right before these"
+    )
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import golden
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import aligned
+from hopper_on_cpu import Folder, aligned
 from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
@@ -23,16 +22,6 @@ from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
 
 H200 = golden.devices()["h200-cuda"]
 SMALL = in_flight(1, 32, 5, GROUP=2, k_parts=3)
-
-
-class Folder(hopper_on_cpu.Folder):
-    """Folder in which both kernels are built for the CPU."""
-
-    def translated(self, source: Source) -> tuple[str, int]:
-        if source.kernel == "reduce":
-            return hopper_on_cpu.translated(source)
-        shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
-        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", ())
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ import pytest
 import hopper_on_cpu
 import toprung
 from conftest import require
+from hopper_on_cpu import Folder
 from test_fused_epilogue import finished
 from test_group_on_cpu import Group as AnyGroup
 from test_group_on_cpu import drawn
 from toprung.arrays.base import Home
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.backends import nvrtc
-from toprung.backends.base import Source
 from toprung.blas import calls, grouped
 from toprung.dispatch import ranking
 from toprung.dispatch.select import group_family
@@ -34,13 +34,6 @@ from toprung.lab.sass.machine_code import inspect_source
 SMALL, THIN, LARGE = BLOCKS[3], BLOCKS[4], BLOCKS[0]
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 1), (17, 66, 7), (1, 40, 3), (36, 1, 33), (9, 7, 331))
 """One tile and many, edges each way, a single row and column, K of 1, of less than a tile, and of many chains."""
-
-
-class Folder(hopper_on_cpu.Folder):
-    """Folder in which the kernel is built for the CPU."""
-
-    def translated(self, source: Source) -> tuple[str, int]:
-        return hopper_on_cpu.translated(source, Path(__file__).with_name("tiled_group_on_cpu.h"))
 
 
 class Group(AnyGroup):
