@@ -37,6 +37,10 @@ def data_dir() -> Path:
     return Path(home) if home and _may_look(home) else _temporary() / "data"
 
 
+HOMES = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA", "USERPROFILE")
+"""Environment variables that move a user's folders."""
+
+
 @functools.cache
 def _may_look(folder: str) -> bool:
     """Return True unless this user may not look into a folder, or into one above it: HOME may be another user's."""
@@ -51,6 +55,11 @@ def _may_look(folder: str) -> bool:
 
 def of_user(folder: Callable[[str, Literal[False]], str], program: str) -> str:
     """Return the folder of a program's files of a kind, by the system's customs; empty for a user who has no home folder."""
+    return _of_user(folder, program, *map(os.environ.get, HOMES))
+
+
+@functools.cache
+def _of_user(folder: Callable[[str, Literal[False]], str], program: str, *homes: str | None) -> str:
     try:
         found = folder(program, False)
     except RuntimeError:

@@ -32,8 +32,8 @@ BY_SECONDS = operator.itemgetter(0)
 
 def members(precision: str, own: bool | None = None, memory: str = "device") -> tuple[KernelFamily, ...]:
     """Return the families of an accuracy class for float32 in a memory; ``own``: only toprung's, or only what is installed."""
-    found = (f for f in families() if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes)
-    return tuple(f for f in found if own in (None, f.own))
+    found = [f for f in families() if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes]
+    return tuple([f for f in found if own in (None, f.own)])
 
 
 @functools.lru_cache(64)
@@ -45,13 +45,13 @@ def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predict
 
 def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
     """Return the least predicted seconds of families; infinity where they have no candidates."""
-    return min((p.seconds for one in of for p in of_family(device, desc, one)[:1]), default=math.inf)
+    return min([p.seconds for one in of for p in of_family(device, desc, one)[:1]], default=math.inf)
 
 
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
     """Return the candidates of an accuracy class that the heuristic weighs, least predicted time first."""
-    able = (one for one in members(precision, own) if not one.supports(device, desc))
-    return sorted(itertools.chain.from_iterable(of_family(device, desc, one) for one in able), key=BY_SECONDS)
+    able = [of_family(device, desc, one) for one in members(precision, own) if not one.supports(device, desc)]
+    return sorted(itertools.chain.from_iterable(able), key=BY_SECONDS)
 
 
 def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toprung import forks
 from toprung import store as stores
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownName
-from toprung.forks import renewed
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
 from toprung.kernels import base
@@ -81,7 +81,7 @@ class Measured:
     def __str__(self) -> str:
         return self.kernel if isinstance(self.candidate, str) else str(self.candidate)
 
-    @functools.cached_property
+    @forks.cached_property
     def current(self) -> bool:
         """True if it was measured with its family's sources as they are.
 
@@ -89,12 +89,12 @@ class Measured:
         """
         return bool(self.entry.source) and version(self.kernel, self.entry.machine.backend) == self.entry.source
 
-    @functools.cached_property
+    @forks.cached_property
     def fresh(self) -> bool:
         """True if it was measured with its family's sources as they are, and with this driver and compiler."""
         return self.entry.machine == self._machine and self.current
 
-    @functools.cached_property
+    @forks.cached_property
     def desc(self) -> Desc:
         """The product that it was measured on."""
         return described(self.entry.shape)
@@ -162,7 +162,7 @@ class TunedStore:
         self._known: dict[Device, Known] = {}
         self.proofs: dict[tuple[str, Machine, str], str] = {}
         self._warned: set[str] = set()
-        self._lock = renewed(threading.RLock())
+        self._lock = forks.renewed(threading.RLock())
 
     def known(self, device: Device) -> Known:
         """Return the tuned entries of a device, re-read if another process changed the file."""

@@ -280,7 +280,7 @@ class GroupLaunches:
         run(0, 0, 0, 0, 0, 0, 1.0, 0.0, queue, operands=np.ascontiguousarray(addresses))
 
 
-MOST = 12
+MOST = 5
 """Best configurations of a family, by its prediction, that selection is told of."""
 
 

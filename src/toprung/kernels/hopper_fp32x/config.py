@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from toprung import forks
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import Axes, FieldsConfig, parameter
@@ -80,22 +82,22 @@ class Fp32xConfig(FieldsConfig):
     def slices(self) -> int:
         return self.k_parts
 
-    @property
+    @forks.cached_property
     def BM(self) -> int:
         """Rows of C that a block owns at a time."""
         return 64 * self.CONSUMERS
 
-    @property
+    @forks.cached_property
     def most(self) -> int:
         """Blocks that an SM has registers for."""
         return 3 - self.CONSUMERS
 
-    @property
+    @forks.cached_property
     def resident(self) -> int:
         """Blocks that an SM runs at once: registers decide, or a ring so long that there is room for one."""
         return max(1, min(self.most, (SHARED_BYTES + 1024) // (self.shared_bytes + 1024)))
 
-    @property
+    @forks.cached_property
     def is_alone(self) -> bool:
         """True if the ring leaves no room for a second block, though an SM has registers for it."""
         return self.split != BOTH and self.resident < self.most
@@ -105,7 +107,7 @@ class Fp32xConfig(FieldsConfig):
         """Threads of a block: a warpgroup that copies, one that splits B in flight, and the consumers."""
         return 128 * (self.CONSUMERS + 1 + (self.split == IN_FLIGHT))
 
-    @property
+    @forks.cached_property
     def shared_bytes(self) -> int:
         """Shared memory: the ring on 1024 bytes and its barriers; in flight B's scales, its columns' traits, what warps have."""
         ring = 1024 + self.STAGES * 128 * (self.BM + self.BN)
@@ -114,7 +116,7 @@ class Fp32xConfig(FieldsConfig):
         known = 2 * (16 + 2 * self.BN)  # of columns, in each phase
         return ring + self.STAGES * (4 * self.BN + 24 + known) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
 
-    @property
+    @forks.cached_property
     def spare_bytes(self) -> int:
         """Shared memory of a consumer warp, for operands of what it computes again or for 16 rows of C on their way out."""
         again = AGAIN_BYTES * (16 if self.BN < 64 else 32)
@@ -168,11 +170,13 @@ class Fp32xConfig(FieldsConfig):
         return f"{self.BM}x{self.BN}x{CHUNK}{' alone on an SM' * self.is_alone}{shared}"
 
 
+@functools.cache
 def in_flight(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 4, GROUP: int = 8, SLICES: int = 1, k_parts: int = 1) -> Fp32xConfig:
     """Return a configuration whose operands are split on their way to the Tensor Cores."""
     return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, k_parts, IN_FLIGHT)
 
 
+@functools.cache
 def presplit(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 5, GROUP: int = 8, SLICES: int = 1) -> Fp32xConfig:
     """Return a configuration whose B is split beforehand, and A on its way."""
     return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, split=ONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -240,6 +241,7 @@ def parts_configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
     return found
 
 
+@functools.cache
 def with_long_ring(config: Fp32xConfig) -> Fp32xConfig | None:
     """Return the block with a ring that leaves no room for a second one; None if an SM runs one anyway."""
     stages = LONG.get((config.CONSUMERS, config.BN))

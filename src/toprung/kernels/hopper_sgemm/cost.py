@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ class Schedule(NamedTuple):
 
 def tiles_of(desc: GemmDesc, variant: SgemmConfig) -> int:
     """Return the tiles of C."""
-    return ceil(desc.M, variant.BM) * ceil(desc.N, variant.BN)
+    return -(-desc.M // variant.BM) * -(-desc.N // variant.BN)
 
 
 def schedules(desc: GemmDesc, variant: SgemmConfig, units: int) -> list[Schedule]:
@@ -99,29 +100,30 @@ def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
 
 def schedule_time(desc: GemmDesc, variant: SgemmConfig, schedule: Schedule) -> float:
     """Return the seconds that the fullest block takes."""
-    tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
     grid, shared = schedule
-    whole = ceil(tiles - shared, grid)
-    mine = ceil(shared * chunks, grid) + whole * chunks
-    parts = ceil(grid, shared) if shared else 0  # of a tile: one is written and the others are added
+    chunks = -(-desc.K // variant.BK)
+    whole = -((shared - tiles_of(desc, variant)) // grid)
+    mine = -(-shared * chunks // grid) + whole * chunks
+    parts = -(-grid // shared) if shared else 0  # of a tile: one is written and the others are added
     each = 2.0 * variant.BM * variant.BN * variant.BK / RATE
-    return mine * each + (whole + ceil(shared, grid)) * TILE + parts * PART
+    return mine * each + (whole - (-shared // grid)) * TILE + parts * PART
 
 
 def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
     """Return the schedule that is done first."""
-    return min(schedules(desc, variant, units), key=lambda s: schedule_time(desc, variant, s))
+    return min(schedules(desc, variant, units), key=functools.partial(schedule_time, desc, variant))
 
 
 def product_time(desc: GemmDesc, variant: SgemmConfig, units: int) -> float:
     """Return the seconds of the product's launch."""
     moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
-    return START + max(schedule_time(desc, variant, schedule(desc, variant, units)), moved / MEMORY_RATE)
+    multiplying = min([schedule_time(desc, variant, one) for one in schedules(desc, variant, units)])
+    return START + max(multiplying, moved / MEMORY_RATE)
 
 
 def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:
     """Return the block shape with which all is done first; very large products are walked in bands twice as high."""
-    found = min((v for v in VARIANTS if not unfit(desc, v)), key=lambda v: predicted(desc, units, v))
+    found = min([v for v in VARIANTS if not unfit(desc, v)], key=functools.partial(predicted, desc, units))
     return replace(found, GROUP=2 * found.GROUP) if found == FIRST and tiles_of(desc, found) > BROAD * units else found
 
 
@@ -172,6 +174,8 @@ def copied(desc: GemmDesc, variant: SgemmConfig) -> tuple[int, int]:
 
 def copying(desc: GemmDesc, variant: SgemmConfig) -> float:
     """Return how many times as long a product takes for what its threads copy."""
+    if not variant.COPY:
+        return 1.0
     a, b = copied(desc, variant)
     along = [(rows, ld) for how, rows, ld in ((a, variant.BM, desc.lda), (b, variant.BN, desc.ldb)) if how == 1]
     if any(rows > COPIED_ROWS or ld % 4 == 0 for rows, ld in along):
