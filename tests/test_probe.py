@@ -20,6 +20,9 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
+from toprung.kernels.hopper_fp32x.config import IN_FLIGHT, Fp32xConfig
+from toprung.kernels.hopper_fp32x.sources import CUT_SHARES, product_source, split_source
+from toprung.kernels.hopper_fp32x.strassen import sums_source
 from toprung.lab.bounds.registers import Reads
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -152,6 +155,16 @@ def test_the_share_that_is_cut_is_read_from_sums(tmp_path: Path) -> None:
         folder.built(replace(case.source, text=new)).start((case.groups,), case.local, values)
         assert bool(placed.check()) != right
         assert not right or (case.vendor == 7.5 and (4.5 if case is relu else 7.5) <= placed.read() <= 9.0)
+
+
+def test_kernels_are_built_with_what_the_probe_read_of_their_architecture() -> None:
+    records = [results.read(path) for path in Path(__file__).parents[1].joinpath("results").glob("*/probe-truncation.json")]
+    for record in records:
+        (read,) = (row["value"] for row in record["probe"] if row["label"].startswith("positive"))
+        assert CUT_SHARES[record["environment"]["device"]["arch"]] == pytest.approx(1e-8 * read, abs=2.5e-9)
+    assert records
+    for source in (split_source(), product_source(Fp32xConfig(split=IN_FLIGHT)), sums_source(1, False)):
+        assert source.defines["CUT_SHARE"] == CUT_SHARES["sm_90"] and "#ifndef CUT_SHARE" in source.text
 
 
 def test_the_chain_is_one_ring_of_all_links() -> None:

@@ -51,7 +51,7 @@ class Source:
     name : name for messages, such as ``kepler/r06``
     text : source text, as in its file
     kernel : name of the function to launch
-    defines : macros with their values
+    defines : macros with their values, which are numbers
     language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, ``"wgsl"``, or ``"cubin"``: machine code, and no text
     binary : machine code of a ``"cubin"``
     flags : build options by their names in ``FLAGS``
@@ -62,7 +62,7 @@ class Source:
     name: str
     text: str
     kernel: str
-    defines: Mapping[str, int]
+    defines: Mapping[str, Any]
     language: str = "opencl"
     flags: tuple[str, ...] = ()
     binary: bytes = b""

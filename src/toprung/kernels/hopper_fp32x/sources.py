@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
-from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper import HOPPER, ceil
 from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, ONE, PRESPLIT, TYPES, Fp32xConfig, aligned
 from toprung.kernels.record import with_includes
 
@@ -19,6 +20,10 @@ INCLUDE = FOLDER.parent / "include"
 HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
 PARTS = ("slices.cuh", "three_products.cuh", "guard.cuh", "plain.cuh")
 """The headers of ``fp32x.cu``, behind those: a rung has its own text in place of one."""
+CUT_SHARES: dict[str, float] = json.loads((INCLUDE / "truncation.json").read_text("utf-8"))
+"""Share of a sum that an architecture's Tensor Cores cut, as ``toprung probe`` read it; truncation.cuh has the default."""
+UNIT: dict[str, float] = {"ARCH_SPECIFIC": 1, **({"CUT_SHARE": CUT_SHARES[HOPPER]} if HOPPER in CUT_SHARES else {})}
+"""Macros for the architecture that these kernels are compiled for."""
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
@@ -32,9 +37,7 @@ def source(kernel: str, defines: Mapping[str, int], *files: str, family: str = "
     """Return the source in files of this folder, behind the common headers: by default the kernel's own."""
     every = (*HEADERS, *(FOLDER / name for name in files or (f"{kernel}.cu",)))
     text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in every)
-    return Source(
-        f"hopper_{family}/{kernel}", text, kernel, {"ARCH_SPECIFIC": 1, **defines}, "cuda", title=f"{family}_{title or kernel}"
-    )
+    return Source(f"hopper_{family}/{kernel}", text, kernel, {**UNIT, **defines}, "cuda", title=f"{family}_{title or kernel}")
 
 
 def product_source(
@@ -52,7 +55,7 @@ def product_source(
     if config.split == ONE:
         defines = {"A_TYPE": 0, "B_TYPE": PRESPLIT, **defines}
     text = with_includes(f'#include "{file}.cu"\n', FOLDER)
-    return Source(f"hopper_{family}/inflight", text, "inflight", defines, "cuda", title=f"{family}_{title}")
+    return Source(f"hopper_{family}/inflight", text, "inflight", {**UNIT, **defines}, "cuda", title=f"{family}_{title}")
 
 
 def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, **more: int) -> Source:

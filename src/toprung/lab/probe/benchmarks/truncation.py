@@ -1,17 +1,16 @@
-"""Share of a sum of one sign that Tensor Cores cut off: fp32x adds as much to lo of B (``CUT_SHARE`` in truncation.cuh)."""
+"""Share of a sum of one sign that Tensor Cores cut off: fp32x adds as much to lo of B (kernels/include/truncation.json)."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 
 from toprung.backends.base import DYNAMIC_SHARED, Session
 from toprung.device import Device
-from toprung.kernels.hopper import is_hopper
+from toprung.kernels.hopper import HOPPER, is_hopper
 from toprung.kernels.hopper_fp32x.config import CHUNK
-from toprung.kernels.hopper_fp32x.sources import INCLUDE
+from toprung.kernels.hopper_fp32x.sources import CUT_SHARES, INCLUDE
 from toprung.lab.probe.base import SEED, Benchmark, Case, Placed, Unit, source
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS
@@ -25,8 +24,7 @@ KINDS = ("positive", "lognormal", "relu")
 
 def shipped() -> float:
     """Return the share that fp32x's kernels are built with."""
-    (found,) = re.findall(r"#define CUT_SHARE (\S+)f\n", (INCLUDE / "truncation.cuh").read_text("utf-8"))
-    return float(found)
+    return CUT_SHARES[HOPPER]
 
 
 def _case(device: Device, name: str) -> Case:
