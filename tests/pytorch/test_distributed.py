@@ -1,4 +1,4 @@
-"""``toprung.distributed.matmul`` beside float64: placements, uneven shards, gradients, bits, errors, failures; on CPU tensors."""
+"""Several processes on CPU tensors: ``toprung.distributed.matmul`` beside float64, its failures, and steps of PyTorch's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import torch
 
 import ranks
 import toprung.distributed
-from test_several import BOUND, error
+import trial
+from steps import BOUND, error, every_step
+from toprung.distributed import schedule
 
 SIZES = (11, 13, 33)
 """M, N and K, of which two and four ranks have uneven shards."""
@@ -84,7 +88,7 @@ def details() -> dict[str, Any]:
 def gradients(mesh: Any) -> float:
     """Return the largest error of the gradients of A and B, and of gradients of those."""
     worst = 0.0
-    for ones in itertools.product(placements(), repeat=2):
+    for ones in list(itertools.product(placements(), repeat=2))[::3]:
         torch.manual_seed(0)
         whole = [torch.randn(size) for size in ((11, 33), (33, 13))]
         right = [tensor.double().requires_grad_() for tensor in whole]
@@ -181,12 +185,41 @@ def alike(mesh: Any) -> dict[str, Any]:
     return said
 
 
-CHECKS = {"line": line_of, "gradients": gradients, "bits": bits, "receipt": receipt, "refused": refused, "alike": alike}
+def bench(mesh: Any) -> dict[str, Any]:
+    """Run the bench at a size of uneven shards; return its status and what it measured, on the rank that writes it."""
+    from toprung.distributed import __main__ as program
+
+    path = Path("bench.json").absolute()
+    os.environ["RANK"] = str(torch.distributed.get_rank())
+    status = program.main(["bench", "--sizes", "65", "--repeats", "1", "--panel-bytes", "8000", "--own", "--json", str(path)])
+    return {"status": status, **(json.loads(path.read_text()) if os.environ["RANK"] == "0" else {})}
+
+
+CHECKS = {
+    "line": line_of,
+    "gradients": gradients,
+    "bits": bits,
+    "receipt": receipt,
+    "refused": refused,
+    "alike": alike,
+    "bench": bench,
+    "steps": every_step,
+}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return ranks.run("test_distributed.details", tmp_path_factory.mktemp("ranks"), timeout=60)
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return ranks.run("test_distributed.details", folder, timeout=60)
+
+
+@pytest.mark.parametrize(("name", "products"), [("dtensor", 9), ("fsdp2", 6), ("tensor", 6), ("sequence", 6)])
+def test_every_product_of_pytorchs_steps_is_toprungs_and_right(results: list[dict[str, Any]], name: str, products: int) -> None:
+    for step in (rank["steps"][name] for rank in results):
+        assert step["taken"] == products and not step["left"], step["report"]
+        assert step["error"] < BOUND
 
 
 def test_all_placements_give_the_product(results: list[dict[str, Any]]) -> None:
@@ -238,6 +271,49 @@ def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[d
     for name in ("options", "mesh"):
         assert odd[name][:2] == ["RankFailed", [1]], odd[name]
     assert "BadArray: b is torch.float64" in first["dtype"][2] and "OutOfDeviceMemory: rank 1" in first["memory"][2]
+
+
+def test_the_bench_checks_and_times_products(results: list[dict[str, Any]]) -> None:
+    first, other = (rank["bench"] for rank in results)
+    assert first["device"] == "cpu" and other == {"status": 0}
+    (result,) = first["results"]
+    assert first["status"] == 0 and result["error"] <= 1 and result["panels"] > 1 and result["bytes"] > 0
+    assert all(result[name] > 0 for name in ("seconds", "predicted", "local", "gather", "gather, then local"))
+
+
+def test_the_page_has_the_models_tables() -> None:
+    from toprung.distributed import __main__ as program
+
+    page = (trial.ROOT / "docs" / "distributed.md").read_text()
+    strong, weak = program.tables().strip().split("\n\n")
+    assert strong in page and weak in page
+
+
+def test_schedules_move_the_least() -> None:
+    """A is tall: B is gathered. K is long: C is reduced. On a mesh of two dimensions no panel is whole."""
+
+    def movers(m: int, n: int, k: int, mesh: tuple[int, ...], a: tuple[str, ...], b: tuple[str, ...]) -> str:
+        return schedule.best({"m": m, "n": n, "k": k}, mesh, a, b, a).movers
+
+    assert movers(65536, 4096, 4096, (8,), ("S0",), ("S0",)) == "B"
+    assert movers(4096, 4096, 65536, (8,), ("S1",), ("S0",)) == "C"
+    assert movers(4096, 65536, 4096, (8,), ("S1",), ("S1",)) == "A"
+    assert len(movers(65536, 65536, 65536, (8, 8), ("S0", "S1"), ("S0", "S1"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "toprung.distributed", "bench", "--sizes", "129", "--repeats", "1"],
+        [trial.ROOT / "examples" / "torch_several.py", "--device", "cpu", "--size", "129", "--width", "32"],
+    ],
+    ids=["bench", "example"],
+)  # fmt: skip
+def test_programs_run_under_torchrun(words: list[Any]) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *words]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 0 and "stationary A and C" in done.stdout, done.stdout + done.stderr
 
 
 def failing() -> dict[str, Any]:

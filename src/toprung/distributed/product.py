@@ -401,7 +401,7 @@ def matmul(
     a : DTensor (M, K), float32; Shard, uneven too, Replicate or Partial along each mesh dimension
     b : DTensor (K, N), float32, on the mesh of ``a``
     out_placements : placements of the result, one for each mesh dimension; by default those that are reached soonest
-    panel_bytes : bytes of a panel of all that moves, of which two are held; by default 128 MiB
+    panel_bytes : bytes of a panel of all that moves, of which two are held; by default 256 MiB
     precision, own : as for ``toprung.matmul``, which computes the local products
 
     Returns

@@ -52,7 +52,8 @@ class Rates:
 
 
 H200 = Rates(279e9, 209e12, MEMORY_RATE)
-"""Two H200 of one host: all-gather by NCCL over NVLink, and fp32x of 8192 x 16384 x 16384 on one while both compute."""
+"""Two H200 of one host, tried once: all-gather by NCCL over NVLink, and fp32x of 8192 x 16384 x 16384 on one while both compute.
+No record of it is kept."""
 
 RATES = {"NVIDIA H200": {"fp32": Rates(H200.link, PLAIN_RATE, H200.memory), "": H200}}
 """Rates by the device's name and the precision; "" is any other. Devices that are missing are scheduled as an H200."""
@@ -288,3 +289,38 @@ def best(
             f"no schedule leaves C as {c} of A {a} and B {b}: ask for Shard or Replicate, and redistribute the result"
         )
     return found
+
+
+HOST, NETWORK = 8, 50e9
+"""Devices of a host, and bytes per second of each one's network adapter: 400 Gb/s."""
+
+
+def grids(devices: int) -> dict[str, list[tuple[int, int, int]]]:
+    """Return the grids of a number of devices, a power of two, by kind, as parts of m, n and k: 2.5-D ones cut k, too."""
+    powers = [1 << i for i in range(devices.bit_length())]
+    found: dict[str, list[tuple[int, int, int]]] = {"1-D": [(devices, 1, 1)], "2-D": [], "2.5-D": []}
+    for m, k in itertools.product(powers, powers):
+        n = devices // (m * k)
+        if m > 1 and n > 1:
+            found["2-D" if k == 1 else "2.5-D"].append((m, n, k))
+    return found
+
+
+def on_paper(size: int, grid: tuple[int, int, int], panels: int = 16, rates: Rates = H200) -> float:
+    """Return the predicted seconds of a square product on a grid of devices of hosts with HOST each, beyond what can be measured.
+
+    A device receives A's panels along n, B's along m, and adds up C's along k. A group of devices that spans hosts uses as many
+    adapters of each host as it has devices there, and no more than the link's speed. Devices are put into hosts as is best.
+    """
+    devices = math.prod(grid)
+    m, n, k = (size / parts for parts in grid)
+    received = [ITEM * (k * n) * (1 - 1 / grid[0]), ITEM * (m * k) * (1 - 1 / grid[1]), ITEM * (m * n) * (1 - 1 / grid[2])]
+    powers = [1 << i for i in range(HOST.bit_length())]
+    sent = math.inf
+    for inside in itertools.product(powers, repeat=3):
+        if math.prod(inside) != min(HOST, devices) or any(i > g for i, g in zip(inside, grid, strict=True)):
+            continue
+        links = [rates.link if i == g else min(rates.link, i * NETWORK) for i, g in zip(inside, grid, strict=True)]
+        sent = min(sent, sum(bytes_ / link for bytes_, link in zip(received, links, strict=True)))
+    work = 2 * m * n * k / rates.products
+    return max(sent, work) + min(sent, work) / panels

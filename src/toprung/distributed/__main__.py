@@ -1,0 +1,182 @@
+"""``torchrun --nproc-per-node 2 -m toprung.distributed bench``: check and time products; ``scale`` prints the model's tables."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from toprung.blas import routines
+from toprung.distributed import last_receipt, matmul
+from toprung.distributed.schedule import H200, PANEL_BYTES, Rates, best, grids, on_paper
+from toprung.errors import ToprungError
+
+SIZE = 65536
+"""Size of the products of ``scale`` on 8 devices: on more it is the same, or grows as the devices' memory does."""
+
+
+def tables() -> str:
+    """Return strong and weak scaling on paper as two tables: shares of the local products' speed."""
+    lines = []
+    for title, power in (("strong", 0.0), ("weak", 0.5)):
+        lines += [f"| GPUs, {title} | size | 1-D | 2-D | 2.5-D | grid |", "|---|---|---|---|---|---|"]
+        for p in (8, 16, 32, 64, 128, 256, 512, 1024):
+            size = round(SIZE * (p / 8) ** power)
+            kinds = {kind: min((on_paper(size, grid), grid) for grid in found) for kind, found in grids(p).items()}
+            whole = 2 * size**3 / p / H200.products
+            shares = " | ".join(f"{whole / seconds:.0%}".replace("%", " %") for seconds, _ in kinds.values())
+            _, grid = min(kinds.values())
+            lines.append(f"| {p} | {size} | {shares} | {' × '.join(map(str, grid))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+class Bench:
+    """Products of two square DTensors, both sharded by rows, on all ranks."""
+
+    def __init__(self, precision: str, own: bool, repeats: int, panel_bytes: int | None) -> None:
+        self.how: dict[str, Any] = {"precision": precision, "own": own}
+        self.repeats, self.panel_bytes = repeats, panel_bytes
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # NVLink's multicast
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo")
+        self.ranks = dist.get_world_size()
+        self.mesh = init_device_mesh(self.device.type, (self.ranks,))
+
+    def agreed(self, value: float) -> float:
+        """Return the largest of the ranks' values."""
+        worst = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        return float(worst)
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Return the median time of work that all ranks do, the slowest rank's, after one that does not count."""
+        taken = []
+        for _ in range(self.repeats + 1):
+            self.agreed(0.0)
+            began = time.perf_counter()
+            work()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(self.agreed(time.perf_counter() - began))
+        return statistics.median(taken[1:])
+
+    def wrong(self, a: Any, b: Any, c: Any) -> float:
+        """Return the largest error in each rank's first row of C, as a share of what rounding may leave."""
+        parts = [tensor.to_local() for tensor in (a, b, c)]
+        rows = torch.empty(self.ranks, a.shape[1], device=self.device)
+        dist.all_gather_into_tensor(rows, parts[0][:1].contiguous())
+        at, each = dist.get_rank(), -(-b.shape[0] // self.ranks)
+        rows = rows[:, at * each : at * each + parts[1].shape[0]].double()
+        sums = torch.empty(2, self.ranks, b.shape[1], dtype=torch.float64, device=self.device)
+        for start in range(0, b.shape[1], 1024):
+            some = slice(start, start + 1024)
+            block = parts[1][:, some].double()
+            sums[0, :, some], sums[1, :, some] = rows @ block, rows.abs() @ block.abs()
+        dist.all_reduce(sums)
+        error = (parts[2][0].double() - sums[0, at]).abs() / sums[1, at]
+        return self.agreed(float(error.max()) / (4 * math.sqrt(a.shape[1]) * 2.0**-24))
+
+    def size(self, size: int) -> dict[str, Any]:
+        """Return what was measured of the product of one size."""
+        torch.manual_seed(dist.get_rank())
+        shape = torch.Size((size, size))
+        each = -(-size // self.ranks)
+        rows = max(0, min(each, size - each * dist.get_rank()))
+        locals_ = [torch.randn(rows, size, device=self.device) for _ in range(2)]
+        a, b = (DTensor.from_local(x, self.mesh, [Shard(0)], shape=shape, stride=(size, 1)) for x in locals_)
+        result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how}
+
+        def ours() -> Any:
+            return matmul(a, b, out_placements=[Shard(0)], panel_bytes=self.panel_bytes, **self.how)
+
+        result["error"] = self.wrong(a, b, ours())
+        result["seconds"] = self.seconds(ours)
+        receipt = last_receipt()
+        assert receipt is not None
+        result |= {"schedule": str(receipt.schedule), "panels": receipt.panels, "bytes": receipt.bytes, "memory": receipt.memory}
+        result["overlap"] = self.agreed(receipt.overlap)
+        result["PyTorch's A @ B, fp32"] = self.seconds(lambda: a @ b)
+        whole, out = (torch.empty(height, size, device=self.device) for height in (each * self.ranks, rows))
+        padded = torch.nn.functional.pad(locals_[1], (0, 0, 0, each - rows))
+
+        gather = functools.partial(dist.all_gather_into_tensor, whole, padded)
+        local = functools.partial(routines.matmul, locals_[0], whole[:size], out, **self.how)
+        result["gather"], result["local"] = self.seconds(gather), self.seconds(local)
+        result["gather, then local"] = self.seconds(lambda: (gather(), local()))
+        link = 4 * each * size * (self.ranks - 1) / result["gather"]
+        rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory)
+        sizes = {"m": size, "n": size, "k": size}
+        given = (sizes, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes or PANEL_BYTES)
+        return result | {"predicted": best(*given, rates).seconds, "link": link}
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Check and time products; return 1 if one is wrong."""
+    one = Bench(options.precision, options.own, options.repeats, options.panel_bytes)
+    first = dist.get_rank() == 0
+    results = []
+    for size in options.sizes:
+        result = one.size(size)
+        results.append(result)
+        if first:
+            rate = 2e-12 * size**3
+            print(f"{size}: {result['schedule']}")
+            for name in ("seconds", "predicted", "local", "gather, then local", "PyTorch's A @ B, fp32"):
+                share = result["local"] / result[name]
+                print(f"  {name:22} {result[name] * 1e3:10.3f} ms {rate / result[name]:9.3f} TFLOP/s {share:6.1%} of local")
+            sent = f"{result['bytes']:,} bytes received at {result['link'] / 1e9:.1f} GB/s, {result['overlap']:.0%} overlapped"
+            print(f"  {sent}; {result['memory']:,} bytes of scratch; error {result['error']:.2f} of what is allowed", flush=True)
+    if first and options.json:
+        name = torch.cuda.get_device_name() if one.device.type == "cuda" else "cpu"
+        options.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "results": results}, indent=1) + "\n")
+    return int(any(not result["error"] <= 1 for result in results))
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run a command; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("scale", help="print strong and weak scaling by the cost model, as on the page on several GPUs")
+    one = commands.add_parser("bench", help="check and time products, in each process of torchrun")
+    one.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[16384, 32768, 65536])
+    one.add_argument("--precision", default="auto", help="as for toprung.matmul")
+    one.add_argument("--own", action="store_true", help="run toprung's kernels alone")
+    one.add_argument("--repeats", type=int, default=5, help="times that each is measured; the median counts")
+    one.add_argument("--panel-bytes", type=int, help="as for toprung.distributed.matmul")
+    one.add_argument("--json", type=Path, help="file for the results")
+    options = parser.parse_args(given)
+    if options.command == "scale":
+        print(tables(), end="")
+        return 0
+    if "RANK" not in os.environ:
+        parser.error("bench runs in several processes: torchrun --nproc-per-node 2 -m toprung.distributed bench")
+    try:
+        return bench(options)
+    except ToprungError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    status = main()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    sys.exit(status)
