@@ -315,6 +315,15 @@ def test_threads_multiply_at_once() -> None:
     assert not wrong and taken() > 120  # counts of threads that meet may miss one another
 
 
+def test_pytorchs_groups_in_fp32_are_taken_product_by_product() -> None:
+    a, b, ends = drawn(40, 32), drawn(3, 32, 20), (8, 24, 40)
+    before = taken()
+    found = torch._grouped_mm(a, b, offs=torch.tensor(ends, dtype=torch.int32, device=DEVICE))
+    assert taken() - before == len(ends)
+    parts = zip(a.double().tensor_split(ends[:-1]), b.double(), strict=True)
+    agree(found, torch.cat([x @ y for x, y in parts]), 32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", [name for name in OVERLOADS if ".dtype" in name])
 def test_overloads_that_name_the_results_type_leave_halves_to_pytorch(name: str, dtype: Any) -> None:
