@@ -8,16 +8,19 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import golden
 import toprung
 from arrays import ENTRIES, KINDS, enter, hold
 from toprung import errors, last_receipt
 from toprung.blas import calls, routines
 from toprung.device import Device
+from toprung.dispatch.select import select
 from toprung.execute import staging
 
 CALLS = 60
@@ -25,6 +28,13 @@ CALLS = 60
 
 MODULES = 60
 """Most modules of toprung that ``import toprung`` may load."""
+
+PACKAGE = str(Path(toprung.__file__).parent)
+
+SELECTED = {
+    ("h200-cuda", "auto"): (1430, 1050, 700), ("h200-cuda", "fp32"): (370, 1000, 650), ("pocl", "fp32"): (190, 190, 190),
+}  # fmt: skip
+"""Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision."""
 
 WAYS: dict[str, dict[str, Any]] = {"by default": {}, "own": {"own": True}}
 """The host's BLAS, and a CPU device on the host's own memory."""
@@ -91,6 +101,33 @@ def test_a_repeated_call_enters_few_functions(way: str, into: bool) -> None:
     again = entered(lambda: toprung.matmul(a, b, out, **WAYS[way]))
     plan = toprung.plan(a, b, out, **WAYS[way])
     assert entered(lambda: plan(a, b, out)) <= again <= (CALLS if way == "own" else CALLS // 2)
+
+
+def of_ours(call: Callable[[], Any]) -> int:
+    """Return how many functions of toprung's a call enters."""
+    count = 0
+
+    def note(frame: types.FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(("name", "precision"), SELECTED)
+def test_a_new_shape_is_selected_in_few_calls(name: str, precision: str) -> None:
+    """The store's entries have been read for earlier shapes; the least of three meets no neighbour for the first time."""
+    device = golden.devices()[name]
+    for m in range(64, 4000, 400):
+        select(device, golden.gemm(m, 1024, 1024), False, precision)
+    for m, most in zip((100, 1000, 3000), SELECTED[name, precision], strict=True):
+        new = [golden.gemm(m + i, 1024, 1024) for i in (0, 4, 8)]
+        assert min(of_ours(functools.partial(select, device, desc, False, precision)) for desc in new) <= most, m
 
 
 def test_importing_toprung_loads_the_library_and_nothing_above_it() -> None:

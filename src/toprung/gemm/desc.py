@@ -156,7 +156,7 @@ class GemmDesc:
         """True if A or B has halves."""
         return (self.type_a, self.type_b) != ("float32", "float32")
 
-    @property
+    @forks.cached_property
     def bytes_read(self) -> int:
         """Bytes of A and B, those of a matrix that the batch shares counted once."""
         a, b = (self.batch if stride else 1 for stride in (self.stride_a, self.stride_b))
@@ -167,7 +167,7 @@ class GemmDesc:
         """Number of terms of each sum, K."""
         return self.K
 
-    @property
+    @forks.cached_property
     def result(self) -> Result:
         """Layout of C."""
         return Result(self.M, self.N, self.batch, self.ldc, 1, self.stride_c)
@@ -182,12 +182,12 @@ class GemmDesc:
         down, on = (self.ldb, 1) if self.trans_b else (1, self.ldb)
         return Skinny(False, not self.trans_a, self.M, self.N, self.K, self.batch, *a, down, on, *b[1:])
 
-    @property
+    @forks.cached_property
     def sizes(self) -> tuple[int, int, int, int]:
         """M, N, K and the batch, at least 1 each, as the store has them."""
         return max(1, self.M), max(1, self.N), max(1, self.K), self.batch
 
-    @property
+    @forks.cached_property
     def rows_read(self) -> int:
         """Number of rows of A and columns of B, those of a matrix that the batch shares counted once."""
         return self.M * (self.batch if self.stride_a else 1) + self.N * (self.batch if self.stride_b else 1)
@@ -206,7 +206,7 @@ class GemmDesc:
         a, b, c = (widest(*four) for four in zip(along, lds, strides, aligned, strict=True))
         return a, b, c
 
-    @property
+    @forks.cached_property
     def access_class(self) -> str:
         """Layout, and width in floats of an access to A, B and C: ``NN v444``."""
         return f"{self.trans} v{''.join(map(str, self.widths))}"
@@ -216,7 +216,7 @@ class GemmDesc:
         """Name of the layout: ``NN``, ``NT``, ``TN`` or ``TT``."""
         return "NT"[self.trans_a] + "NT"[self.trans_b]
 
-    @property
+    @forks.cached_property
     def stored(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
         """Rows and columns of A, B and C as they lie in memory."""
         a, b = (self.M, self.K), (self.K, self.N)
@@ -230,7 +230,7 @@ class GemmDesc:
             for (rows, cols), ld in zip(self.stored, (self.lda, self.ldb, self.ldc), strict=True)
         )
 
-    @property
+    @forks.cached_property
     def flops(self) -> int:
         """Number of floating-point operations: 2·M·N·K for each product of the batch."""
         return 2 * self.batch * self.M * self.N * self.K

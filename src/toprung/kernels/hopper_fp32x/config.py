@@ -11,7 +11,6 @@ from toprung import forks
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import Axes, FieldsConfig, parameter
-from toprung.kernels.hopper import ceil
 from toprung.kernels.split_k import slice_depth
 
 CHUNK = 32
@@ -197,4 +196,4 @@ def on_words(desc: GemmDesc) -> bool:
 
 def tiles(desc: GemmDesc, config: Fp32xConfig) -> int:
     """Return the tiles of all products."""
-    return ceil(desc.M, config.BM) * ceil(desc.N, config.BN) * desc.batch
+    return -(-desc.M // config.BM) * -(-desc.N // config.BN) * desc.batch
