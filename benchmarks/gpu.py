@@ -67,7 +67,7 @@ def sanitize_families(tool: str, families: str, out: Path, logs: Path) -> bool:
     if record.exists():
         found = [line.removeprefix("=========").strip() for line in log.read_text().splitlines() if line.startswith("=========")]
         results.write(
-            record, {**results.read(record), "sanitizer": {"tool": tool, "good": good, "printed": found[:1] + found[-20:]}}
+            record, {**results.read(record), "sanitizer": {"tool": tool, "good": good, "printed": list(dict.fromkeys(found))}}
         )
     return good
 
