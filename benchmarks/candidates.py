@@ -101,9 +101,10 @@ SHAPES = {
         "128x128x65536,256x256x131072,65536x64x4096,512x512x512,768x768x768,1000x1000x1000,384x384x16384,512x512x16384,"
         "512x512x65536,640x640x8192,128x4096x16384,128x128x4096"
     ),
-    "bias": (  # every K that a bias is looked for at, Strassen, halves, a batch
-        "NT:4096x256x16,NT:4096x256x64,NT:4096x256x256,NT:4096x256x1024,NT:4096x256x4096,NT:4096x256x20000,NT:4096x256x100000,"
-        "NT:1024x1024x1024,NT:8192x8192x8192,bf/NT:4096x256x4096,fb/NT:4096x256x4096,bb/NT:4096x256x4096,hh/NT:4096x256x4096,"
+    "bias": (  # K from 16 to 100,000, one of them (3072) far from powers of two, which flatter; Strassen, halves, a batch
+        "NT:4096x256x16,NT:4096x256x64,NT:4096x256x256,NT:4096x256x1024,NT:4096x256x3072,NT:4096x256x4096,"
+        "NT:4096x256x20000,NT:4096x256x100000,NT:1024x1024x1024,NT:8192x8192x8192,bf/NT:4096x256x4096,"
+        "fb/NT:4096x256x4096,bb/NT:4096x256x4096,hh/NT:4096x256x4096,"
         "NT:16*256x256x1024"
     ),
     "edges": (  # one element, prime sides, layouts, padding, alignments, batches, types: small, for checks
