@@ -114,7 +114,7 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
 
 PLANTS = (
     ("set_row(to, A + of.matrix * stride_a", "set_row(to, A"), ("set_column(to, B + of.matrix * stride_b", "set_column(to, B"),
-    ("min(32 * chunks, K - 32 * chunks * matrix)", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
+    ("min(32 * k_blocks, K - 32 * k_blocks * matrix)", "32 * k_blocks"), ("(all + batch - 1) / batch", "all / batch"),
     ("a(A + of.matrix * stride_a", "a(A"), ("s < slices; ++s", "s < slices - 1; ++s"),
     ("b(B + of.matrix * stride_b", "b(B"),
 )  # fmt: skip

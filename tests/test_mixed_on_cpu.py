@@ -187,7 +187,7 @@ PLANTS = (
     ("x[i] *= scale[h].times;", ";"), ("^ (part ^ warp) % TURNS)", "^ 0)"),
     ("s * (4 / A_SIZE)", "s"), ("< count ? SIZE * wide : 0", "< count ? 4 * wide : 0"),
     ("there ? widened<TYPE>(*from) : 0.0f", "there ? widened<TYPE>(*from & 0xff80) : 0.0f"),
-    ("wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
+    ("wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[0] : a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
 )  # fmt: skip
 
 

@@ -241,7 +241,7 @@ def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Fol
 
 PLANTS: Plants = (
     (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
-        ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("if (chunks % 2) a = next;", ""),
+        ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("if (k_blocks % 2) a = next;", ""),
         ("exponent - (exponent >> 1)", "exponent >> 1"), ("of.matrix * apart_b + of.n, ring", "of.n, ring"),
         ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"),
     )),

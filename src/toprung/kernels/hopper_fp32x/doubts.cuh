@@ -3,7 +3,7 @@
 // A warp's 16 x BN of C, in local memory, for registers belong to the loop over K.
 struct Doubts {
     alignas(16) float sum[BN / 2];
-    Line rows[2];
+    LineStatistics rows[2];
     uint statistics, spare; // addresses: column statistics, and the warp's memory
     // Operands from the warp's first row and the tile's first column on: as a member of type Operands they would be loaded in narrower words.
     const ElementA *a;
@@ -17,12 +17,12 @@ struct Doubts {
 // all slices are stored.
 __noinline__ void refuse(Doubts &in) {
     uint thread = threadIdx.x, refused[2] = {}, pieces = 0; // refused: of the row h bit x, of the thread's column x % 2 of eight columns x / 2
-    const Line rows[2] = {in.rows[0], in.rows[1]};
+    const LineStatistics rows[2] = {in.rows[0], in.rows[1]};
 #pragma unroll 4
     for (int x = 0; x < BN / 4; ++x) {
         int col = column_of(x / 2, thread) + x % 2;
         uint its = shared_half(in.statistics + 16 + 2 * col);
-        Line column{of_byte(its & 0xff), of_byte(its >> 8)};
+        LineStatistics column{of_byte(its & 0xff), of_byte(its >> 8)};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
@@ -56,23 +56,23 @@ __noinline__ void refuse(Doubts &in) {
 // ``rows`` of them are C's. Nothing is in doubt in the others: their operands lie past A's end. Where A is scaled they are rows of zeros,
 // which have lost nothing.
 template <class OperandsAt>
-inline void refuse_doubts(float (&sum)[BN / 2], const Known &known, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
+inline void refuse_doubts(float (&sum)[BN / 2], const RowStatistics &of_rows, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
     float4 of_warps = shared_four(statistics);
     float most = fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w)); // that a column loses
-    bool some = !A_UNSCALED && known.weight[0] + known.weight[1] > 0.0f;
+    bool some = !A_UNSCALED && of_rows.weight[0] + of_rows.weight[1] > 0.0f;
     if (most > 0.0f) {
         float least[2] = {fabsf(sum[0]), fabsf(sum[2])};
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) least[i / 2 % 2] = fminf(least[i / 2 % 2], fabsf(sum[i]));
-        some |= least[0] < least_of(most * known.largest(0)) || least[1] < least_of(most * known.largest(1));
+        some |= least[0] < least_of(most * of_rows.largest(0)) || least[1] < least_of(most * of_rows.largest(1));
     }
     if (!__any_sync(0xffffffffu, some)) return;
     Doubts doubts;
-    doubts.rows[0] = known.row(0), doubts.rows[1] = known.row(1), doubts.statistics = statistics, doubts.spare = spare;
+    doubts.rows[0] = of_rows.row(0), doubts.rows[1] = of_rows.row(1), doubts.statistics = statistics, doubts.spare = spare;
     doubts.count = count, operands(doubts, 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-        if (A_UNSCALED && row_of(h) >= rows) doubts.rows[h] = Line{};
+        if (A_UNSCALED && row_of(h) >= rows) doubts.rows[h] = LineStatistics{};
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) doubts.sum[i] = sum[i];
     refuse(doubts);

@@ -29,7 +29,7 @@ inline Place place_in(const Group &group, uint member, uint tile) {
 }
 
 // Stages of a product; or more, but never none
-inline int chunks_of(const Group &group, uint member) { return (group.of[member].K + 31) / 32; }
+inline int k_blocks_of(const Group &group, uint member) { return (group.of[member].K + 31) / 32; }
 
 #if EPILOGUE
 inline Added added_of(const Member &one, int row, int col) { return Added{one.d + row * one.down + col * one.on, one.down, one.on}; }
@@ -57,14 +57,14 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<COPIER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 member = group.member(tile, member);
-                const int chunks = chunks_of(group, member);
+                const int k_blocks = k_blocks_of(group, member);
                 forget(member);
                 const Member now = group.of[member];
                 Place of = place_in(group, member, tile);
                 CopiesOfA a(now.a, now.lda, of.m, now.M, 0);
                 CopiesOfB b(now.b, now.ldb, of.n, now.N, 0);
 #pragma unroll 1
-                for (int j = 0; j < chunks; ++j) {
+                for (int j = 0; j < k_blocks; ++j) {
                     ring.wait_until_free();
                     a.fetch(ring.a(), 32 * j, now.K);
                     b.fetch(ring.b(), 32 * j, now.K);
@@ -76,7 +76,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 member = group.member(tile, member);
-                split_tile(ring, chunks_of(group, member), tile + workers < tiles);
+                split_tile(ring, k_blocks_of(group, member), tile + workers < tiles);
             }
         }
         return;
@@ -90,10 +90,10 @@ inflight(ulong *count, const __grid_constant__ Group group) {
     }
     for (int tile = worker; tile < tiles; tile += workers) {
         member = group.member(tile, member);
-        const int chunks = chunks_of(group, member);
+        const int k_blocks = k_blocks_of(group, member);
         float sum[BN / 2];
-        Known known;
-        multiply_tile(sum, a, known, ring, chunks, tile + workers < tiles);
+        RowStatistics of_rows;
+        multiply_tile(sum, a, of_rows, ring, k_blocks, tile + workers < tiles);
 
         // The compiler must not know that ``member`` is what it was: it would rather keep all of the product in registers, while sums
         // are made, than read it again.
@@ -103,7 +103,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](auto &to, int col) { set_row(to, now.a, now.lda, top), set_column(to, now.b, now.ldb, of.n + col), to.K = now.K; };
-        refuse_doubts(sum, known, now.M - top, ring.statistics(), spare, count, operands);
+        refuse_doubts(sum, of_rows, now.M - top, ring.statistics(), spare, count, operands);
         float *c = now.c + (long long)top * now.ldc + of.n;
         Out out{c, now.ldc, now.M - top, now.N - of.n, 1.0f, beta_of(now), width_of(c, now.ldc), added_of(now, top, of.n)};
         Left left = {};

@@ -6,7 +6,7 @@
 //                                     \--> consumer warpgroups: A's rows from shared memory into registers, split there --> (A in registers)
 //
 // The one idea: a power of two for each row of A, each column of B and each k-block of 32 brings the largest to 2^14, and is taken back as
-// partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
+// partial sums are promoted to fp32, so that nothing has to be of_rows of an operand beforehand. Elements far below the largest of their 32
 // lose bits in two terms; where they are noticed, sums in which that may be seen are found at a tile's end. Those elements of C, those that are
 // Inf or NaN, and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row
 // of A and its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements, by
@@ -51,10 +51,10 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
 
     Walk walk((M + BM - 1) / BM, (N + BN - 1) / BN);
     int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
-    // Stages of a tile: of all of K, of a slice from stage ``begin`` on, or of a part.
-    int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
-    chunks = IN_PARTS ? (chunks + batch - 1) / batch : min(each, chunks - begin);
-    auto depth = [=](int matrix) { return IN_PARTS ? min(32 * chunks, K - 32 * chunks * matrix) : K; };
+    // k-blocks of a tile, a stage each: of all of K, of a slice from stage ``begin`` on, or of a part.
+    int all = alpha == 0.0f ? 0 : (K + 31) / 32, each = (all + SLICES - 1) / SLICES, begin = min(slice * each, all);
+    int k_blocks = IN_PARTS ? (all + batch - 1) / batch : min(each, all - begin);
+    auto depth = [=](int matrix) { return IN_PARTS ? min(32 * k_blocks, K - 32 * k_blocks * matrix) : K; };
 
     if (warpgroup >= CONSUMERS) {
         if (warpgroup == CONSUMERS) { // the copier
@@ -64,7 +64,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
                 CopiesOfA a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
                 CopiesOfB b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
 #pragma unroll 1
-                for (int j = 0; j < chunks; ++j) {
+                for (int j = 0; j < k_blocks; ++j) {
                     ring.wait_until_free();
                     a.fetch(ring.a(), 32 * (begin + j), depth(of.matrix));
                     b.fetch(ring.b(), 32 * (begin + j), depth(of.matrix));
@@ -74,7 +74,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             }
         } else { // the splitter
             fewer_registers<SPLITTER_REGISTERS>();
-            for (int tile = worker; tile < tiles; tile += workers) split_tile(ring, chunks, tile + workers < tiles);
+            for (int tile = worker; tile < tiles; tile += workers) split_tile(ring, k_blocks, tile + workers < tiles);
         }
         if (SLICES > 1) { // as often as consumers do: a cluster has one tile, for which the host launches as many clusters as tiles
             cluster_sync();
@@ -85,14 +85,14 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
 
     more_registers<CONSUMER_REGISTERS>();
     Fragments a; // of the stage that is next
-    if (chunks && worker < tiles) {
+    if (k_blocks && worker < tiles) {
         ring.wait_until_filled();
         fetch_terms(a, ring.a());
     }
     for (int tile = worker; tile < tiles; tile += workers) {
         float sum[BN / 2];
-        Known known;
-        multiply_tile(sum, a, known, ring, chunks, tile + workers < tiles);
+        RowStatistics of_rows;
+        multiply_tile(sum, a, of_rows, ring, k_blocks, tile + workers < tiles);
 
         Place of = walk.place(tile);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
@@ -101,7 +101,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             to.K = depth(of.matrix);
             set_row(to, A + of.matrix * stride_a, lda, top), set_column(to, B + of.matrix * stride_b, ldb, of.n + col);
         };
-        if (chunks) refuse_doubts(sum, known, M - top, ring.statistics(), spare, count, operands);
+        if (k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, of.n)};
         Left left = {};

@@ -4,34 +4,49 @@
 //
 // A runs one stage ahead of B, from tile to tile too: its next rows are split while the Tensor Cores multiply.
 
-// A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,
-// others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
-inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead, Ring &at) {
-    ulong b = tile_at(at.b()); // the next k-block of 16: 32 bytes, 2 in a descriptor; lo: 64 bytes
-    uint free = at.free(), scales = at.scales();
-    float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
-    known.add(a);
-    ahead.next();
-    at.wait_until_split();
+// The products of a stage's terms: ``b``, the descriptor of its B. The next k-block of 16 is 32 bytes further, 2 in a descriptor; lo 64 bytes.
+inline void start_products(float (&partial)[BN / 2], const Fragments &a, ulong b) {
     pin(partial);
     wgmma_fence();
     if (!A_TYPE) {
         wgmma_rs<BN>(partial, a.lo[0], b, 0);
         wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
     }
-    if (!B_TYPE) {
-        wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);
-        wgmma_rs<BN>(partial, a.hi[1], b + 6, 1);
+    if (!B_IS_HALF) { // hi.lo; a lo that was split beforehand was multiplied by 2^11
+        wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[0] : a.hi[0], b + 4, !A_TYPE);
+        wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[1] : a.hi[1], b + 6, 1);
     }
-    wgmma_rs<BN>(partial, a.hi[0], b, !(A_TYPE && B_TYPE));
+    wgmma_rs<BN>(partial, a.hi[0], b, !(A_TYPE && B_IS_HALF));
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
+}
+
+// The next stage's rows of A. After the last stage of all there is nothing to wait for, and no copy is under way: what is read then, of a
+// stage long multiplied or never filled, is split for nothing.
+inline void fetch_next(RowsOfA &rows, Ahead ahead, Ring &at) {
     at.advance();
-    // After the last stage of all there is nothing to wait for, and no copy is under way: what is read then, of a stage long multiplied or
-    // never filled, is split for nothing.
     if (ahead.any()) at.wait_until_filled();
-    RowsOfA rows;
     rows.fetch(at.a());
+}
+
+// This warp has read a stage.
+inline void release(uint free) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(free);
+}
+
+// A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,
+// others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
+inline void step(float (&sum)[BN / 2], Fragments &a, RowStatistics &of_rows, Ahead &ahead, Ring &at) {
+    ulong b = tile_at(at.b());
+    uint free = at.free(), scales = at.scales();
+    float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
+    of_rows.add(a);
+    ahead.next();
+    at.wait_until_split();
+    start_products(partial, a, b);
+    RowsOfA rows;
+    fetch_next(rows, ahead, at);
     if (A_SCALED_EARLY) rows.weigh();
     if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded after the wait: registers that Tensor Cores read are not written while they work
     wgmma_wait<0>();
@@ -55,14 +70,13 @@ inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead,
             sum[4 * i + x] = fmaf(partial[4 * i + x] * back, times[x / 2 % 2], sum[4 * i + x]);
         }
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(free);
+    release(free);
 }
 
 // All stages of a tile.
-inline void multiply_tile(float (&sum)[BN / 2], Fragments &a, Known &known, Ring &ring, int chunks, bool follows) {
+inline void multiply_tile(float (&sum)[BN / 2], Fragments &a, RowStatistics &of_rows, Ring &ring, int k_blocks, bool follows) {
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
 #pragma unroll 1
-    for (Ahead ahead(chunks, follows); ahead.of_tile();) step(sum, a, known, ahead, ring);
+    for (Ahead ahead(k_blocks, follows); ahead.of_tile();) step(sum, a, of_rows, ahead, ring);
 }

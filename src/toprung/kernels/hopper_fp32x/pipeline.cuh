@@ -49,7 +49,7 @@ struct Ring {
 // What is ahead of a role: 2 for each stage that its tile has left, and 1 if another tile follows; in one register.
 struct Ahead {
     uint word;
-    inline Ahead(int chunks, bool follows) : word(2 * chunks + follows) {}
+    inline Ahead(int k_blocks, bool follows) : word(2 * k_blocks + follows) {}
     inline bool of_tile() const { return word > 1; }
     inline bool any() const { return word; }
     inline void next() { word -= 2; }

@@ -23,53 +23,39 @@
 #include "pipeline.cuh"
 #include "copies.cuh"
 #include "split.cuh"
+#include "multiply.cuh"
 #include "store.cuh"
 #include "exact.cuh"
 
 static_assert(B_IS_SPLIT && !IN_PARTS, "B has terms, and a tile all of K or a slice of it");
 
 // A stage: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's.
-inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, Known &known, Ahead &ahead, Ring &at) {
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, RowStatistics &of_rows, Ahead &ahead, Ring &at) {
     ahead.next();
-    ulong b = tile_at(at.b()); // the next k-block of 16: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    ulong b = tile_at(at.b());
     uint free = at.free();
     float partial[BN / 2];
-    pin(partial);
-    wgmma_fence();
-    if (!A_TYPE) {
-        wgmma_rs<BN>(partial, a.lo[0], b, 0);
-        wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
-    }
-    wgmma_rs<BN>(partial, a.low[0], b + 4, !A_TYPE);
-    wgmma_rs<BN>(partial, a.low[1], b + 6, 1);
-    wgmma_rs<BN>(partial, a.hi[0], b, 1);
-    wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
-    wgmma_commit();
-    at.advance();
-    // After the last stage of all there is nothing to wait for, and no copy is under way: what is read then, of a stage long multiplied or
-    // never filled, is split for nothing.
-    if (ahead.any()) at.wait_until_filled();
+    start_products(partial, a, b);
     RowsOfA rows;
-    rows.fetch(at.a());
+    fetch_next(rows, ahead, at);
     rows.weigh();
     next.split(rows);
     wgmma_wait<0>();
     pin(partial);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(free);
+    release(free);
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
-    known.add(a);
+    of_rows.add(a);
 }
 
 // Sums as B's columns scale them. Those become NaN in which something may be seen that two terms cannot carry. Of a column an element is off by
-// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``Line`` has, by its third term. A single small element
+// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``LineStatistics`` has, by its third term. A single small element
 // of a row is seen only in columns that are thin, as in split.cuh: all of which is not the column's bulk counts here.
-inline void scale_columns(float (&sum)[BN / 2], const Known &of_rows, const Row *columns, int cols, int K) {
+inline void scale_columns(float (&sum)[BN / 2], const RowStatistics &of_rows, const Row *columns, int cols, int K) {
     float least[2], if_lost[2], if_thin[2]; // what sums must have, of a column that has lost something, and of a thin one unless they are 0
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        Line row = of_rows.row(h);
+        LineStatistics row = of_rows.row(h);
         least[h] = least_of(1.5f * row.lost * 0x1p15f);
         if_lost[h] = least[h] + least_of((float)K * 0x1p-36f * row.largest);
         if_thin[h] = least_of(0x1p-39f * row.largest * 0x1p15f);
@@ -115,9 +101,9 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
 
     Walk walk((M + BM - 1) / BM, (N + BN - 1) / BN);
     int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
-    // Stages of a tile: of all of K, or of a slice from stage ``begin`` on.
-    int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
-    chunks = min(each, chunks - begin);
+    // k-blocks of a tile, a stage each: of all of K, or of a slice from stage ``begin`` on.
+    int all = alpha == 0.0f ? 0 : (K + 31) / 32, each = (all + SLICES - 1) / SLICES, begin = min(slice * each, all);
+    int k_blocks = min(each, all - begin);
     int rows_b = N * (apart_b ? batch : 1);
     if (TRANS_B) {
         if (alpha == 0.0f) claims = 0; // B is not read
@@ -136,7 +122,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
                 Place of = walk.place(tile);
                 CopiesOfA a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
 #pragma unroll 1
-                for (int j = 0; j < chunks; ++j) {
+                for (int j = 0; j < k_blocks; ++j) {
                     ring.wait_until_free();
                     if (threadIdx.x % 128 == 0) {
                         barrier_expect(ring.filled(), B_BYTES);
@@ -157,7 +143,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
 
     more_registers<CONSUMER_REGISTERS>();
     Fragments a; // of the stage that is next
-    if (chunks && worker < tiles) {
+    if (k_blocks && worker < tiles) {
         ring.wait_until_filled();
         fetch_terms(a, ring.a());
     }
@@ -165,18 +151,18 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
-        Ahead ahead(chunks, tile + workers < tiles);
-        Known known;
+        Ahead ahead(k_blocks, tile + workers < tiles);
+        RowStatistics of_rows;
         Fragments next;
 #pragma unroll 1
         while (ahead.of_tile()) {
-            step(sum, a, next, known, ahead, ring);
-            if (ahead.of_tile()) step(sum, next, a, known, ahead, ring);
+            step(sum, a, next, of_rows, ahead, ring);
+            if (ahead.of_tile()) step(sum, next, a, of_rows, ahead, ring);
         }
-        if (chunks % 2) a = next;
+        if (k_blocks % 2) a = next;
 
         Place of = walk.place(tile);
-        if (chunks) scale_columns(sum, known, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
+        if (k_blocks) scale_columns(sum, of_rows, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * k_blocks);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;

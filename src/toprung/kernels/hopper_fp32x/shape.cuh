@@ -44,7 +44,10 @@ static_assert(1024 + RING_BYTES + STAGES * (SCALE_BYTES + BARRIER_BYTES) + 4 * C
               "ring, scales, barriers, consumer warps' memory and column statistics");
 static_assert(!FOUR_COLUMNS || SLICES > 1 || SPARE_BYTES >= 4 * 16 * OUT_PITCH, "a consumer warp's 16 rows of C on their way out");
 static_assert(SLICES == 1 || !IN_PARTS, "a part of K belongs to one block, not to a cluster");
-static_assert(128 * RESIDENT * (COPIER_REGISTERS + SPLITTER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= 65536, "registers of an SM");
+static_assert(SLICES == 1 || 256 * CONSUMERS * BN <= RING_BYTES, "sums of a slice of K over the ring (store_cluster_sums)");
+// setmaxnreg moves registers that the launch gave the block: to each thread equally many, whole eights.
+constexpr int REGISTERS = 65536 / (THREADS * RESIDENT) / 8 * 8;
+static_assert(COPIER_REGISTERS + SPLITTER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= THREADS / 128 * REGISTERS, "registers of a block");
 // The splitter holds EACH elements and their terms in EACH + 48 registers: 56 where BN = 32, 72 (64) and 88 (80) with room to spare.
 static_assert(B_IS_SPLIT || SPLITTER_REGISTERS >= EACH + 48, "its loop would spill");
 

@@ -2,7 +2,7 @@
 // k-block of 32. It brings the largest |x| of the 32 into [2^TOP, 2^(TOP + 1)), and is taken back as partial sums are promoted to fp32.
 //
 // Elements under 2^-SPREAD times the largest, small ones, have fewer bits in two terms than in fp32. Each side counts what they may lose
-// (Line); at a tile's end exact.cuh computes those sums again in which it may be seen. Only where four neighbours of a thread are small
+// (LineStatistics); at a tile's end exact.cuh computes those sums again in which it may be seen. Only where four neighbours of a thread are small
 // or 0, and not all 0, are small elements counted. Single ones of a row are off by 2^-39 of the largest. That shows only in columns that
 // multiply the largest by next to nothing: a column that is thin, with an element that is small or 0, counts as losing so much.
 
@@ -10,7 +10,7 @@ constexpr int TOP_EXPONENT = 14, SPREAD = 17;
 constexpr uint LEAST_BITS = 25u << 23;      // least largest |x| that counts: below, terms or scaled sums would be subnormal
 constexpr float LEAST_LARGEST = 0x1p-101f;  // the most that a row's largest is then
 
-struct ChunkScale {
+struct BlockScale {
     float times, back; // what elements are multiplied by, and its inverse
 };
 
@@ -20,9 +20,9 @@ inline uint largest_of(float x, float y, float z, float w) {
 }
 
 // the scale of 32 elements by the bits of the largest |x|
-inline ChunkScale scale_of(uint largest) {
+inline BlockScale scale_of(uint largest) {
     uint exponent = max(largest, LEAST_BITS) & 0x7f800000;
-    return ChunkScale{__uint_as_float(((uint)(254 + TOP_EXPONENT) << 23) - exponent), __uint_as_float(exponent - ((uint)TOP_EXPONENT << 23))};
+    return BlockScale{__uint_as_float(((uint)(254 + TOP_EXPONENT) << 23) - exponent), __uint_as_float(exponent - ((uint)TOP_EXPONENT << 23))};
 }
 
 // Return True if one of them is small; ``less``: the bits of |x|, less 1, for what is 0 loses nothing.
@@ -35,10 +35,12 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// The terms of two elements; of fp16 and bf16 hi alone, as fp16 is (TYPE 1) or scaled. CORRECTS: lo has the share of hi that Tensor
+constexpr int HI_ALONE = 1; // as a TYPE: the elements are hi, unscaled; fp16, or a row's fp16 and bf16, which ``weigh`` has scaled
+
+// The terms of two elements; of fp16 and bf16 hi alone, as it is (HI_ALONE) or scaled. CORRECTS: lo has the share of hi that Tensor
 // Cores truncate (truncation.cuh).
 template <int TYPE, bool CORRECTS> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
-    float u = TYPE == 1 ? x : x * times, v = TYPE == 1 ? y : y * times;
+    float u = TYPE == HI_ALONE ? x : x * times, v = TYPE == HI_ALONE ? y : y * times;
     hi = pair_of(u, v);
     float one = from_half(hi & 0xffff), two = from_half(hi >> 16);
     lo = TYPE ? 0 : CORRECTS ? pair_of(corrected(CUT_SHARE, one, u - one), corrected(CUT_SHARE, two, v - two)) : pair_of(u - one, v - two);
@@ -46,7 +48,7 @@ template <int TYPE, bool CORRECTS> inline void split_two(float x, float y, float
 
 // Statistics of a row of A or a column of B in a tile: its largest |x|, or more, and what its small elements lose together,
 // |x - hi - lo|, or more: 2^-25 of the scale for each element that a thread has of 32 of K in which it noticed small ones.
-struct Line {
+struct LineStatistics {
     float largest, lost;
 };
 
@@ -55,7 +57,7 @@ inline uint byte_of(float x) { return min((__float_as_uint(x) >> 23) + (x != 0.0
 inline float of_byte(uint byte) { return __uint_as_float(byte << 23); }
 
 // what a product may lose of one line, or 0 where that loses nothing, whatever the other is
-inline float lost_by(const Line &one, const Line &other) { return one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
+inline float lost_by(const LineStatistics &one, const LineStatistics &other) { return one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
 
 // what a sum must have at least, if so much may be lost of it, for at most UNITS in its last place
 inline float least_of(float lost) { return (0x1p24f / UNITS) * lost; }
@@ -109,7 +111,7 @@ inline bool split_columns(uint tile, uint scales, float &weight, uint &most) {
 #pragma unroll
     for (int other = A_UNSCALED && B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // of fp16 times fp16 nothing is lost
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-    ChunkScale s = scale_of(largest);
+    BlockScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
     weight += small ? s.back : 0.0f, most = max(most, largest);
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
@@ -146,7 +148,7 @@ inline bool split_columns(uint tile, uint scales, float &weight, uint &most) {
 }
 
 // Column statistics of a tile, from what ``split_columns`` gave of it: for each splitter warp the most that a column of its loses, then two
-// bytes for each column (Line). What it loses is odd if small elements were noticed, even if the column is but thin.
+// bytes for each column (LineStatistics). What it loses is odd if small elements were noticed, even if the column is but thin.
 inline void put_statistics(uint statistics, bool thin, float weight, uint most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
@@ -164,12 +166,12 @@ inline void put_statistics(uint statistics, bool thin, float weight, uint most) 
 }
 
 // All stages of a tile, by the splitter.
-inline void split_tile(Ring &ring, int chunks, bool follows) {
+inline void split_tile(Ring &ring, int k_blocks, bool follows) {
     bool thin = false;
     uint most = 0;
     float weight = 0.0f;
 #pragma unroll 1
-    for (Ahead ahead(chunks, follows); ahead.of_tile();) {
+    for (Ahead ahead(k_blocks, follows); ahead.of_tile();) {
         ring.wait_until_filled();
         thin |= split_columns(ring.b(), ring.scales(), weight, most);
         ahead.next();
@@ -186,7 +188,7 @@ inline void split_tile(Ring &ring, int chunks, bool follows) {
 
 struct RowsOfA { // a stage's elements of the thread's two rows, as they come: v[h][4 s + q] of the 16 of K s
     float v[2][8];
-    ChunkScale scale[2];
+    BlockScale scale[2];
     bool small[2]; // four of a row are small or 0, and not all 0
 
     inline void fetch(uint tile) {
@@ -260,8 +262,8 @@ struct Fragments { // A's operands of a stage, in the registers of a warp
             weight[h] = !A_UNSCALED && rows.small[h] ? back[h] : 0.0f;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
-                split_two<A_TYPE != 0, B_IS_HALF>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
-                split_two<A_TYPE != 0, B_IS_HALF>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
+                split_two<A_TYPE ? HI_ALONE : 0, B_IS_HALF>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
+                split_two<A_TYPE ? HI_ALONE : 0, B_IS_HALF>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
                 if constexpr (B_IS_SPLIT) low[s][h] = by_residual(hi[s][h]), low[s][h + 2] = by_residual(hi[s][h + 2]);
             }
         }
@@ -277,7 +279,7 @@ inline void fetch_terms(Fragments &a, uint tile) {
 }
 
 // Statistics of the thread's two rows in a tile: the largest scale so far, and the sum of those with which it noticed small elements.
-struct Known {
+struct RowStatistics {
     float weight[2] = {};
     uint scales = 0; // 16 bits of each are all of a power of two: one register, one instruction
 
@@ -292,10 +294,10 @@ struct Known {
     }
 
     // of the four lanes that have the row together, each with 8 of its 32 elements
-    inline Line row(int h) const {
+    inline LineStatistics row(int h) const {
         float all = weight[h];
         all += __shfl_xor_sync(0xffffffffu, all, 1);
         all += __shfl_xor_sync(0xffffffffu, all, 2);
-        return Line{largest(h), all * (8 * 0x1p-25f)};
+        return LineStatistics{largest(h), all * (8 * 0x1p-25f)};
     }
 };
