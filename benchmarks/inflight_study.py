@@ -29,10 +29,9 @@ from toprung.oracle.problem import F32, F64
 SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
-NEIGHBOURS, SPREAD, LEAST, UNITS, THIN = 4, 17, -102, 8, -39
+NEIGHBOURS, SPREAD, LEAST, UNITS = 4, 17, -102, 8
 """Small elements, below 2^-SPREAD of the largest of their chunk, are noticed where so many neighbours are 0 or small, not all 0;
-the largest counts as 2^LEAST at least. A column with an element that is 0 or small counts as losing 2^THIN of its largest at least.
-A sum that what is lost may change by more than UNITS in its last place is computed again; a sum of 0 only where they were noticed.
+the largest counts as 2^LEAST at least. A sum that what they lose may change by more than UNITS in its last place is computed again.
 As ``kernels/hopper_fp32x/split.cuh`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
 ROW = 8
 """Elements of a chunk of A's row that a thread has: two fours, 16 of K apart."""
@@ -67,8 +66,8 @@ def terms(x: F32) -> tuple[F64, F64, NDArray[Any]]:
     return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP
 
 
-def lost(x: F32, each: int, apart: bool) -> tuple[F64, F64, NDArray[np.bool_]]:
-    """Return of each row the power of two above its largest element, what its small elements lose at most, and if it is thin.
+def lost(x: F32, each: int, apart: bool) -> tuple[F64, F64]:
+    """Return of each row the power of two above its largest element, and what its small elements lose at most.
 
     A thread has ``each`` elements of a chunk, fours of them side by side or half a chunk ``apart``.
     """
@@ -78,8 +77,7 @@ def lost(x: F32, each: int, apart: bool) -> tuple[F64, F64, NDArray[np.bool_]]:
     small = (fours < limit) & (fours > 0)
     threads = small.reshape(*e.shape, 2, -1).any(2) if apart else small.reshape(*e.shape, CHUNK // each, -1).any(-1)
     weight = np.ldexp(threads.sum(-1).astype(np.float64), e - split.TOP).sum(-1)
-    thin = (np.abs(chunks) < limit).any((1, 2))
-    return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25, thin
+    return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25
 
 
 def rounded(x: F64) -> F64:
@@ -95,13 +93,9 @@ def in_flight(a: F32, b: F32, each: int = CHUNK) -> tuple[F32, NDArray[np.bool_]
     for c in range(ah.shape[1]):
         part = ah[:, c] @ bh[:, c].T + ah[:, c] @ bl[:, c].T + al[:, c] @ bh[:, c].T
         total += np.ldexp(part, ea[:, c, None] + eb[None, :, c])
-    (most_a, lost_a, _), (_, lost_b, thin) = lost(a, ROW, True), lost(columns, each, False)
-    largest = np.abs(columns).max(1).astype(np.float64)
-    # a byte for each column: odd exponents of what small elements lose, even ones of what is but thin
-    exponents = np.frexp(np.maximum(lost_b, np.where(thin, 2.0**THIN * largest, 0.0)))[1]
-    of_columns = np.where(thin, np.ldexp(1.0, exponents + (exponents % 2 == (lost_b > 0))), 0.0)
-    again = np.abs(total) < 2.0**24 / UNITS * (lost_a[:, None] * rounded(largest) + most_a[:, None] * of_columns)
-    again &= (total != 0) | (lost_a[:, None] > 0) | (lost_b > 0)
+    (most_a, lost_a), (_, lost_b) = lost(a, ROW, True), lost(columns, each, False)
+    most_b = rounded(np.abs(columns).max(1).astype(np.float64))
+    again = np.abs(total) < 2.0**24 / UNITS * (lost_a[:, None] * most_b + most_a[:, None] * rounded(lost_b))
     return np.where(again, a.astype(np.float64) @ b.astype(np.float64), total).astype(np.float32), again
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import hopper_on_cpu
 import inflight_study
-import split_model
 from conftest import require
 from hopper_on_cpu import Folder, Plants, aligned, each_plant, planted
 from toprung.kernels.hopper_fp32x import launches, sources
@@ -296,7 +295,7 @@ def pieces(doubt: Any) -> int:
     return int(whole.reshape(len(whole) // 16, 16, -1, 32).any((1, 3)).sum())
 
 
-SPREADS = (("a", (2.5, 2.0)), ("b", (1.0, 2.0)), ("both", (2.0, 2.0)))
+SPREADS = (("a", (2.5, 1.5)), ("b", (1.0, 2.0)), ("both", (2.0, 2.0)))
 
 
 @pytest.mark.parametrize("config", [SMALL, *(pytest.param(block, marks=pytest.mark.slow) for block in BLOCKS[:4])], ids=str)
@@ -304,14 +303,14 @@ SPREADS = (("a", (2.5, 2.0)), ("b", (1.0, 2.0)), ("both", (2.0, 2.0)))
 def test_sums_in_doubt_are_those_of_the_model(folder: Folder, name: str, spreads: tuple[float, float], config: Fp32xConfig) -> None:
     """Rows and columns span many powers of two, each in another way; few of their sums can show what is lost."""
     one = Product.of(150, 140, 192, 2, 2, trans="NN" if config == SMALL else "NT")
-    rng = np.random.default_rng(6)
+    rng = np.random.default_rng(5)
     for x, spread in zip((one.a, one.b), spreads, strict=True):
         x *= np.exp(spread * rng.standard_normal(x.shape)).astype(np.float32)
         x[rng.random(x.shape) < 0.6 * (spread > 0)] = 0
     one.a *= np.exp2(rng.integers(-30, 31, (2, 150, 1))).astype(np.float32)
     one.b *= np.exp2(rng.integers(-30, 31, (2, 1, 140))).astype(np.float32)
     count = sum(pieces(in_doubt(one, config, product)) for product in range(2))
-    assert close(one.run(folder, config), one) and one.counted == count and 0 < count < 100
+    assert close(one.run(folder, config), one) and one.counted == count and 0 < count < 80
 
 
 @pytest.mark.slow
@@ -397,51 +396,22 @@ def test_one_small_element_behind_the_last_four_of_k_is_no_reason_to_compute_aga
     assert close(one.run(folder, SMALL), one) and one.counted == 0
 
 
-def test_sums_of_small_elements_among_large_ones_are_computed_again(folder: Folder) -> None:
-    """Two terms carry a small element to 39 bits of its large neighbours: every fourth column picks it, and is computed again."""
+def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder: Folder) -> None:
+    """fp32 has 24 bits of each element, however large its neighbours are. The model in NumPy loses the same."""
     one = Product.of(70, 40, 96)
-    one.a[:, :, :8] = one.a[:, :, 12:] = 0
-    one.a[:, :, 9] *= np.float32(2.0**-22)
-    one.b[...] = 1
-    one.b[0, [[8], [10], [11]], 3::4] = 0
-    found, doubt = one.run(folder, SMALL), in_doubt(one, SMALL)
-    assert close(found, one) and one.counted == pieces(doubt)
-    assert (found[0, :, 3::4] == one.a[0, :, 9:10]).all()
-    assert np.array_equal(doubt, np.broadcast_to(np.arange(40) % 4 == 3, (70, 40)))
-
-
-def test_what_a_sparse_product_has_of_0_is_not_computed_again(folder: Folder) -> None:
-    """Sums of 0 are those of elements that meet none: of integers here, whose other sums are exact."""
-    one, rng = Product.of(70, 40, 96), np.random.default_rng(3)
-    for x in (one.a, one.b):
-        x[...] = rng.integers(1, 9, x.shape) * (rng.random(x.shape) < 0.05)
-    assert np.array_equal(one.run(folder, SMALL), one.reference()) and one.counted == 0 and (one.reference() == 0).mean() > 0.5
-    assert not in_doubt(one, SMALL).any()
-
-
-def hard_to_carry(name: str, depth: int) -> tuple[Product, float]:
-    """Return the rows and columns whose sums err most where only four small neighbours are noticed, and what is promised of them.
-
-    The model must keep the promise in all other sums, too.
-    """
-    a, b = inflight_study.operands(name, depth)
-    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as before:
-        plain = float(inflight_study.grades(a, b, split_model.chain(a, b)).max())
-        limit = min(2 * max(plain, 1.0), depth + 2)
-        assert inflight_study.grades(a, b, inflight_study.in_flight(a, b)[0]).max() <= limit
-        before.setattr(inflight_study, "THIN", -300)
-        noticed = inflight_study.grades(a, b, inflight_study.in_flight(a, b)[0])
-    rows, cols = (np.unique(one)[:40] for one in np.unravel_index(np.argsort(noticed, axis=None)[-40:], noticed.shape))
-    one = Product.of(len(rows), len(cols), depth)
-    one.a[0], one.b[0] = a[rows], b[:, cols]
-    assert noticed[np.ix_(rows, cols)].max() > limit
-    return one, limit
-
-
-@pytest.mark.parametrize("name, depth", [("phi4", 64), ("T2", 64), ("phi4", 128), ("picked", 64), ("picked", 256)])
-def test_wide_ranges_keep_the_promise(folder: Folder, name: str, depth: int) -> None:
-    one, limit = hard_to_carry(name, depth)
-    assert inflight_study.grades(one.a[0], one.b[0], one.run(folder, SMALL)[0]).max() <= limit
+    one.a[:, :, 1::4] *= np.float32(2.0**-22)
+    one.b[...] = np.arange(96)[:, None] == 1 + 2 * np.arange(40)  # picks an element of each row, every second one small
+    found, largest = one.run(folder, SMALL), np.abs(one.a.reshape(1, 70, 3, 32)).max(-1)
+    off = np.abs(found - one.reference())
+    assert (off <= 2.0**-39 * largest[:, :, (1 + 2 * np.arange(40)) // 32] + 2.0**-22 * np.abs(one.reference())).all()
+    assert off.max() > 0 and one.counted == 0
+    model, doubt = inflight_study.in_flight(one.a[0], one.b[0], SMALL.BN // 4)
+    assert (np.abs(found[0] - model) <= 2.0**-23 * np.abs(model)).all() and not doubt.any()
+    one.a[0, 3, 8:12] *= np.float32(2.0**-20)  # four neighbours, and others of its; other rows stay as they are
+    again = one.run(folder, SMALL)
+    assert close(again[:, 3:4], dataclasses.replace(one, a=one.a[:, 3:4], c=one.c[:, 3:4])) and one.counted > 0
+    assert np.array_equal(np.delete(again, 3, 1), np.delete(found, 3, 1))
+    assert in_doubt(one, SMALL).any(1).nonzero()[0].tolist() == [3]
 
 
 @pytest.mark.slow
@@ -546,30 +516,21 @@ PLANTS: Plants = (
         ("return less <", "return false && less <"), ("weight[0] += a.weight[0]", "weight[0] = a.weight[0]"),
         ("rows.small[h] ? back[h]", "rows.small[0] ? back[h]"), ("all += __shfl_xor_sync(0xffffffffu, all, 1);", ""),
         ("all += __shfl_xor_sync(0xffffffffu, all, 2);", ""), ("all * (8 * 0x1p-25f)", "all * 0x1p-25f"),
-        ("h ? scales & 0xffff0000u", "!h ? scales & 0xffff0000u"), ("scales << 16) * 0x1p15f", "scales << 16) * 0x1p13f"),
-        ("2 * col);", "2 * (col ^ 1));"), ("of_byte(its >> 8)", "of_byte(its & 0xff)"),
+        ("h ? scales & 0xffff0000u", "!h ? scales & 0xffff0000u"), ("65504.0f : most * 0x1p15f", "65504.0f : most * 0x1p13f"),
+        ("(may_be_0[h] | (sum != 0.0f))", "true"), ("2 * col);", "2 * (col ^ 1));"), ("of_byte(its >> 8)", "of_byte(its & 0xff)"),
         ("weight * (EACH * 0x1p-25f)", "weight * 0x1p-25f"), ("weight += __shfl_xor_sync(0xffffffffu, weight, other);", ""),
         ("most = max(most, largest);", "most = largest;"), ("weight += small ?", "weight = small ?"),
         ("(0x1p24f / UNITS)", "(0x1p21f / UNITS)"), ("(0x1p24f / UNITS)", "(0x1p27f / UNITS)"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], SMALL), (
-        ("__vmaxu2(scales, ", "__vmaxu2(0, "),
+        ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("noticed |= split_columns", "noticed = split_columns"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
-        ("stored_column(warp * LANES + lane), byte_of", "(warp * LANES + lane), byte_of"),
+        ("stored_column(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
         ("__syncwarp();\n            if (lane < min", "if (lane < min"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], BLOCKS[0]), (
         ("pieces |= (uint)lost << col / GRANULE", "pieces |= (uint)lost"),
-    )),
-    (test_sums_of_small_elements_among_large_ones_are_computed_again, (), (
-        ("return !A_UNSCALED && is_small", "return false && is_small"), ("thin |= split_columns", "thin = split_columns"),
-        ("thin |= (bool)", "thin = (bool)"), ("least = fminf(least, ", "least = fmaxf(least, "), ("? 0x1p-39f *", "? 0x1p-45f *"),
-        ("fminf(least[i / 2 % 2], ", "fmaxf(least[i / 2 % 2], "), ("lost = __reduce_max_sync(0xffffffffu, lost);", ""),
-    )),
-    (test_what_a_sparse_product_has_of_0_is_not_computed_again, (), (
-        ("lost = weight > 0.0f ? lost | 1 :", "lost = true ? lost | 1 :"), ("its & 0x100 &&", "its &&"),
-        ("(noticed | (sum != 0.0f))", "true"),
     )),
     (test_each_of_many_short_tiles_has_its_own_small_elements, (32,), (
         ("STATISTICS_BYTES * (phase * STAGES + stage)", "STATISTICS_BYTES * stage"),

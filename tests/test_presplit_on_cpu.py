@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import hopper_on_cpu
-import inflight_study
 from conftest import require
 from hopper_on_cpu import Folder, Plants, aligned, each_plant, planted
-from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hard_to_carry, hostile
+from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
 from toprung.kernels.hopper_fp32x import launches, sources
 from toprung.kernels.hopper_fp32x.config import BLOCKS, ONE, Fp32xConfig, presplit
 from toprung.kernels.hopper_fp32x.launches import CLAIM_BYTES, InflightLaunches, SplitOperand
@@ -202,16 +201,9 @@ def test_four_neighbours_are_those_of_a_thread(folder: Folder, trans: str) -> No
     """A thread has two neighbours of K and the two that are eight further; here all others are large."""
     one = Presplit.like(Product.of(70, 40, 96, trans=trans))
     one.a[0, 33, 64:] = 1
-    one.a[0, 33, [82, 83, 90, 91]] = SMALL_ONE, 0, 2.0**-45, 0  # of the last nothing is left
+    one.a[0, 33, [82, 83, 90, 91]] = SMALL_ONE, 0, SMALL_ONE, 0
     one.b[...] = np.arange(96)[:, None] == 64 + np.arange(40) % 32
     assert close(one.run(folder, SMALL), one) and one.counted
-
-
-@pytest.mark.parametrize("name, depth", [("phi4", 64), ("picked", 128)])
-def test_wide_ranges_keep_the_promise(folder: Folder, name: str, depth: int) -> None:
-    one, limit = hard_to_carry(name, depth)
-    found = Presplit.like(one).run(folder, SMALL)[0]
-    assert inflight_study.grades(one.a[0], one.b[0], found).max() <= limit
 
 
 HOSTILE = ("special", "scales", "wide", "tiny", "huge", "subnormal", "both", "zeros")
@@ -236,7 +228,7 @@ def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Fol
     one.a[0, row, 0] = 0
     found = one.run(folder, SMALL)
     assert close(found, one)
-    assert (one.counted > 0) == (tiny < 1e-5)
+    assert (one.counted > 0) == (tiny < 1e-6)
 
 
 PLANTS: Plants = (
@@ -250,15 +242,11 @@ PLANTS: Plants = (
     )),
     (test_clusters_add_their_slices, (), (("64 * (begin + j), of.matrix", "64 * j, of.matrix"),)),
     (test_small_elements_among_zeros_are_computed_again, ("TT", "float32"), (
-        ("a.back[i / 2 % 2]", "a.back[0]"),
-    )),
-    (test_four_neighbours_are_those_of_a_thread, ("NN",), (("least_of(1.5f * row.lost * 0x1p15f)", "0.0f"),)),
-    (test_wide_ranges_keep_the_promise, ("picked", 128), (
-        ("its & 1 && x != 0.0f", "false"), ("its.losses & THIN ? 1", "false ? 1"),
+        ("a.back[i / 2 % 2]", "a.back[0]"), ("least_of(1.5f * row.lost * 0x1p15f)", "0.0f"),
     )),
     (test_elements_of_b_that_terms_lose_are_found_where_they_are_seen, (1e-25, 38), (
         ("least_of((float)K * 0x1p-36f * row.largest)", "0.0f"), ("8 * (i / 2 % 4) + 2", "2"),
-        ("its & 2 ? if_lost[h]", "false ? if_lost[h]"),
+        ("its & 1 ? if_lost[h]", "false ? if_lost[h]"),
     )),
     (test_a_launch_splits_b_as_the_splitting_pass_does, (75,), (
         ("info_b + of.matrix * apart_b", "info_b"), ("__vmaxu2(scales, ", "__vmaxu2(0, "),

@@ -18,6 +18,9 @@ struct Doubts {
 __noinline__ void refuse(Doubts &in) {
     uint thread = threadIdx.x, refused[2] = {}, pieces = 0; // refused: of the row h bit x, of the thread's column x % 2 of eight columns x / 2
     const LineStatistics rows[2] = {in.rows[0], in.rows[1]};
+    bool may_be_0[2]; // the sums of a row that has lost all; a row of zeros has the least scale, and nothing to lose
+#pragma unroll
+    for (int h = 0; h < 2; ++h) may_be_0[h] = rows[h].lost > 0.0f || rows[h].largest > LEAST_LARGEST;
 #pragma unroll 4
     for (int x = 0; x < BN / 4; ++x) {
         int col = column_of(x / 2, thread) + x % 2;
@@ -26,9 +29,7 @@ __noinline__ void refuse(Doubts &in) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
-            // 0 may be what is left where small elements were noticed; a row of zeros has the least scale, and nothing to lose
-            bool noticed = rows[h].lost > 0.0f || (its & 0x100 && rows[h].largest > LEAST_LARGEST);
-            bool lost = (fabsf(sum) < least) & (noticed | (sum != 0.0f));
+            bool lost = (fabsf(sum) < least) & (may_be_0[h] | (sum != 0.0f));
             refused[h] |= (uint)lost << x, pieces |= (uint)lost << col / GRANULE;
         }
     }
@@ -52,21 +53,13 @@ __noinline__ void refuse(Doubts &in) {
         }
 }
 
-// The sums of a tile's 16 x BN, if small elements were noticed in rows, or a sum is so small that what columns lose may be seen; the first
-// ``rows`` of them are C's. Nothing is in doubt in the others: their operands lie past A's end. Where A is scaled they are rows of zeros,
-// which have lost nothing.
+// The sums of a tile's 16 x BN, if rows or columns have small elements at all; the first ``rows`` of them are C's. Nothing is in doubt in
+// the others: their operands lie past A's end. Where A is scaled they are rows of zeros, which have lost nothing.
 template <class OperandsAt>
 inline void refuse_doubts(float (&sum)[BN / 2], const RowStatistics &of_rows, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
-    float4 of_warps = shared_four(statistics);
-    float most = fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w)); // that a column loses
-    bool some = !A_UNSCALED && of_rows.weight[0] + of_rows.weight[1] > 0.0f;
-    if (most > 0.0f) {
-        float least[2] = {fabsf(sum[0]), fabsf(sum[2])};
-#pragma unroll
-        for (int i = 0; i < BN / 2; ++i) least[i / 2 % 2] = fminf(least[i / 2 % 2], fabsf(sum[i]));
-        some |= least[0] < least_of(most * of_rows.largest(0)) || least[1] < least_of(most * of_rows.largest(1));
-    }
-    if (!__any_sync(0xffffffffu, some)) return;
+    float4 words = shared_four(statistics);
+    uint some = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
+    if (!some && (A_UNSCALED || !__any_sync(0xffffffffu, of_rows.weight[0] + of_rows.weight[1] > 0.0f))) return;
     Doubts doubts;
     doubts.rows[0] = of_rows.row(0), doubts.rows[1] = of_rows.row(1), doubts.statistics = statistics, doubts.spare = spare;
     doubts.count = count, operands(doubts, 0);

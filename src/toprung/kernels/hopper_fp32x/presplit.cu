@@ -49,36 +49,32 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, RowS
 }
 
 // Sums as B's columns scale them. Those become NaN in which something may be seen that two terms cannot carry. Of a column an element is off by
-// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``LineStatistics`` has, by its third term. A single small element
-// of a row is seen only in columns that are thin, as in split.cuh: all of which is not the column's bulk counts here.
+// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``LineStatistics`` has, by its third term.
 inline void scale_columns(float (&sum)[BN / 2], const RowStatistics &of_rows, const Row *columns, int cols, int K) {
-    float least[2], if_lost[2], if_thin[2]; // what sums must have, of a column that has lost something, and of a thin one unless they are 0
+    float least[2], if_lost[2]; // what sums must have, also of a column that has lost something
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         LineStatistics row = of_rows.row(h);
         least[h] = least_of(1.5f * row.lost * 0x1p15f);
         if_lost[h] = least[h] + least_of((float)K * 0x1p-36f * row.largest);
-        if_thin[h] = least_of(0x1p-39f * row.largest * 0x1p15f);
     }
     // A lane fetches each 32nd column for all of its warp: fetched where they are used, they would be waited for one after the other.
-    int known[BN / 32]; // 4 * exponent, and 2 where the column has lost something, 1 where it is thin
+    int known[BN / 32]; // 2 * exponent, and 1 where the column has lost something
 #pragma unroll
     for (int g = 0; g < BN / 32; ++g) {
         int col = 32 * g + threadIdx.x % 32;
         Row its{0, 0};
         if (col < cols) its = columns[col];
-        known[g] = 4 * its.exponent + (its.losses & LOST ? 2 : 0) + (its.losses & THIN ? 1 : 0);
+        known[g] = 2 * its.exponent + (its.losses & LOST ? 1 : 0);
     }
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2
-        int its = __shfl_sync(0xffffffffu, known[i / 8], 8 * (i / 2 % 4) + 2 * (threadIdx.x % 4) + i % 2), exponent = its >> 2;
+        int its = __shfl_sync(0xffffffffu, known[i / 8], 8 * (i / 2 % 4) + 2 * (threadIdx.x % 4) + i % 2), exponent = its >> 1;
         float first = power_of_two(exponent >> 1), second = power_of_two(exponent - (exponent >> 1)); // both together may be no float
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &x = sum[4 * (i / 2) + 2 * h + i % 2];
-            float enough = its & 2 ? if_lost[h] : least[h];
-            if (its & 1 && x != 0.0f) enough = fmaxf(enough, if_thin[h]);
-            x = fabsf(x) < enough ? __int_as_float(0x7fffffff) : x * first * second;
+            x = fabsf(x) < (its & 1 ? if_lost[h] : least[h]) ? __int_as_float(0x7fffffff) : x * first * second;
         }
     }
 }

@@ -3,8 +3,7 @@
 //
 // Elements under 2^-SPREAD times the largest, small ones, have fewer bits in two terms than in fp32. Each side counts what they may lose
 // (LineStatistics); at a tile's end exact.cuh computes those sums again in which it may be seen. Only where four neighbours of a thread are small
-// or 0, and not all 0, are small elements counted. Single ones of a row are off by 2^-39 of the largest. That shows only in columns that
-// multiply the largest by next to nothing: a column that is thin, with an element that is small or 0, counts as losing so much.
+// or 0, and not all 0, are small elements counted: single ones are off by 2^-39 of the largest, unseen (docs/fp32x.md).
 
 constexpr int TOP_EXPONENT = 14, SPREAD = 17;
 constexpr uint LEAST_BITS = 25u << 23;      // least largest |x| that counts: below, terms or scaled sums would be subnormal
@@ -92,24 +91,21 @@ inline void fetch_column(uint tile, int row, int column, int part, int warp, flo
     }
 }
 
-// A stage's columns of B become terms in their place, with a scale each. Returns True if the thread's part of its column is thin. Scales with
-// which small elements were noticed there are added to ``weight``, and ``most`` is the largest |x| so far.
-inline bool split_columns(uint tile, uint scales, float &weight, uint &most) {
+// A stage's columns of B become terms in their place, with a scale each. Returns the warp's columns in which small elements were noticed,
+// by bits. For the thread's part of its column, scales with which it noticed them are added to ``weight``, and ``most`` is the largest |x| so far.
+inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
     int column = (int)stored_column(row);
     float v[EACH];
     fetch_column(tile, row, column, part, warp, v);
     uint largest = 0, smallest = ~0u;
-    float least = fabsf(v[0]);
 #pragma unroll
     for (int i = 0; i < EACH / 4; ++i) {
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
-#pragma unroll
-        for (int x = 0; x < 4; ++x) least = fminf(least, fabsf(v[4 * i + x]));
     }
 #pragma unroll
-    for (int other = A_UNSCALED && B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // of fp16 times fp16 nothing is lost
+    for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // fp16 is not scaled
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
     BlockScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
@@ -144,42 +140,38 @@ inline bool split_columns(uint tile, uint scales, float &weight, uint &most) {
             if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
         }
     }
-    return !A_UNSCALED && is_small(__float_as_uint(least), largest); // a row of fp16 loses nothing
+    return B_TYPE == 1 ? 0 : __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES);
 }
 
-// Column statistics of a tile, from what ``split_columns`` gave of it: for each splitter warp the most that a column of its loses, then two
-// bytes for each column (LineStatistics). What it loses is odd if small elements were noticed, even if the column is but thin.
-inline void put_statistics(uint statistics, bool thin, float weight, uint most) {
+// Column statistics of a tile, from what ``split_columns`` gave of it: for each splitter warp a word of the columns in which small elements
+// were noticed, then two bytes for each column (LineStatistics).
+inline void put_statistics(uint statistics, uint noticed, float weight, uint most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
     for (int other = LANES; other < 32; other *= 2) {
         weight += __shfl_xor_sync(0xffffffffu, weight, other);
         most = max(most, __shfl_xor_sync(0xffffffffu, most, other));
-        thin |= (bool)__shfl_xor_sync(0xffffffffu, (uint)thin, other);
     }
-    uint lost = byte_of(fmaxf(weight * (EACH * 0x1p-25f), thin ? 0x1p-39f * __uint_as_float(most) : 0.0f));
-    lost = weight > 0.0f ? lost | 1 : (lost + 1) & ~1u;
-    if (lane < LANES) shared_put_half(statistics + 16 + 2 * stored_column(warp * LANES + lane), byte_of(__uint_as_float(most)) | lost << 8);
-    lost = __reduce_max_sync(0xffffffffu, lost);
-    if (lane == 0) shared_put(statistics + 4 * warp, of_byte(lost));
+    uint bytes = byte_of(__uint_as_float(most)) | byte_of(weight * (EACH * 0x1p-25f)) << 8;
+    if (lane < LANES) shared_put_half(statistics + 16 + 2 * stored_column(warp * LANES + lane), bytes);
+    if (lane == 0) shared_put(statistics + 4 * warp, __uint_as_float(noticed));
     __syncwarp(); // one lane arrives for all
 }
 
 // All stages of a tile, by the splitter.
 inline void split_tile(Ring &ring, int k_blocks, bool follows) {
-    bool thin = false;
-    uint most = 0;
+    uint noticed = 0, most = 0;
     float weight = 0.0f;
 #pragma unroll 1
     for (Ahead ahead(k_blocks, follows); ahead.of_tile();) {
         ring.wait_until_filled();
-        thin |= split_columns(ring.b(), ring.scales(), weight, most);
+        noticed |= split_columns(ring.b(), ring.scales(), weight, most);
         ahead.next();
         proxy_fence(); // Tensor Cores read what was written here
         __syncwarp();
         uint split = ring.split();
         ring.advance();
-        if (!ahead.of_tile()) put_statistics(ring.statistics(), thin, weight, most);
+        if (!ahead.of_tile()) put_statistics(ring.statistics(), noticed, weight, most);
         if (threadIdx.x % 32 == 0) barrier_arrive(split);
     }
 }
@@ -289,15 +281,11 @@ struct RowStatistics {
         scales = __vmaxu2(scales, __byte_perm(__float_as_uint(a.back[0]), __float_as_uint(a.back[1]), 0x7632));
     }
 
-    inline float largest(int h) const {
-        return A_UNSCALED ? 65504.0f : __uint_as_float(h ? scales & 0xffff0000u : scales << 16) * 0x1p15f;
-    }
-
     // of the four lanes that have the row together, each with 8 of its 32 elements
     inline LineStatistics row(int h) const {
-        float all = weight[h];
+        float most = __uint_as_float(h ? scales & 0xffff0000u : scales << 16), all = weight[h];
         all += __shfl_xor_sync(0xffffffffu, all, 1);
         all += __shfl_xor_sync(0xffffffffu, all, 2);
-        return LineStatistics{largest(h), all * (8 * 0x1p-25f)};
+        return LineStatistics{A_UNSCALED ? 65504.0f : most * 0x1p15f, all * (8 * 0x1p-25f)};
     }
 };
