@@ -28,7 +28,7 @@ from toprung.backends.plan import ALPHA, PACKED, WORKSPACE, Address, B, KernelLa
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.sizes import width
-from toprung.kernels.hopper_fp32x.sources import LARGEST_CLUSTER, SPLIT_THREADS, Splitting, split_source, spread
+from toprung.kernels.hopper_fp32x.sources import LARGEST_CLUSTER, SPLIT_THREADS, split_source, spread, walk
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
@@ -55,13 +55,14 @@ Arm = Callable[[int, int, int, int], None]
 
 def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
     """Return the pass."""
-    i, long, walk, how = np.int32, np.int64, Splitting.of(rows, 1, K, across, UNITS), spread(K, across)
+    i, long, how = np.int32, np.int64, spread(K, across)
+    lanes, blocks = walk(rows, 1, K, across, UNITS, how[0])
     arguments = (
         np.uint64(0), Address(B), ALPHA, np.uint64(0), np.uint64(0), Address(WORKSPACE), Address(PACKED), i(K), i(K), i(1), i(0),
-        long(1), long(0), i(1), i(0), i(0), long(ld), long(0), i(rows), i(1), i(walk.lanes),
+        long(1), long(0), i(1), i(0), i(0), long(ld), long(0), i(rows), i(1), i(lanes),
     )  # fmt: skip
     kernel = kernel_of(session, split_source(*how))
-    run = session.launcher(Plan([KernelLaunch("split", kernel, (walk.blocks(how[0]),), (SPLIT_THREADS,), arguments)]))
+    run = session.launcher(Plan([KernelLaunch("split", kernel, (blocks,), (SPLIT_THREADS,), arguments)]))
 
     def launch(x: int, terms: int, info: int, stream: int) -> None:
         run(0, 0, x, 0, 0, 0, 1.0, 0.0, stream, terms, packed=info)

@@ -28,11 +28,12 @@ from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN
 from toprung.kernels.hopper_fp32x.strassen import launches as strassen
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.power import Meter
+from toprung.lab.routines.gemm_strassen import WINOGRAD
 
 SIZES = (8192, 12288, 16384)
 ROUNDS, BUSY, SAMPLE = 2, 1.5, 0.7

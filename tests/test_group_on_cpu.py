@@ -387,7 +387,7 @@ def test_alignments_share_a_launch_where_that_is_faster() -> None:
     (layout, both), *rest = group.classes(few, 132)
     assert not rest and layout == (False, False, 1, 1) and len(both) == 2
     many = members(*[(2048, 2048, 1024, 4)] * 20, (64, 64, 64, 1))
-    assert [(one.align_a, len(mine)) for one, mine in group.classes(many, 132)] == [(4, 20), (1, 1)]
+    assert [(align_a, len(mine)) for (_, _, align_a, _), mine in group.classes(many, 132)] == [(4, 20), (1, 1)]
     turned = [Member(aligned(64, 64, 64, 1, t, False)) for t in (False, True)]
     assert len(list(group.classes(turned, 132))) == 2
 

@@ -22,10 +22,10 @@ from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, trimmed, unsupp
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_HELD,
     SPLIT_THREADS,
-    Splitting,
     product_source,
     reduce_source,
     split_source,
+    walk,
 )
 from toprung.lab.sass.machine_code import disassemble, inspect_source
 from toprung.oracle.data import DISTRIBUTIONS
@@ -128,10 +128,9 @@ def test_what_cannot_be_panelled_is_refused() -> None:
 
 @pytest.mark.parametrize("rows, K", [(512, 512), (1024, 1024), (8192, 8192), (40, 20001), (4, 32), (70000, 33)])
 def test_splitting_has_threads_for_every_row(rows: int, K: int) -> None:
-    how = Splitting.of(rows, 1, K, False, 132)
-    assert how.blocks(8) * SPLIT_THREADS >= rows * how.lanes
-    assert how.blocks(8) % 8 == 0 and how.lanes in (32, 64, 128, 256, 512)
-    assert how.lanes * SPLIT_HELD >= min(K, SPLIT_THREADS * SPLIT_HELD)
+    lanes, blocks = walk(rows, 1, K, False, 132, 8)
+    assert blocks * SPLIT_THREADS >= rows * lanes and blocks % 8 == 0 and lanes in (32, 64, 128, 256, 512)
+    assert lanes * SPLIT_HELD >= min(K, SPLIT_THREADS * SPLIT_HELD)
 
 
 @pytest.mark.skipif(H200 is None, reason="NVRTC is not installed")

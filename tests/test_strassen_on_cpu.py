@@ -16,7 +16,8 @@ from test_hopper_on_cpu import Operands, close
 from toprung.kernels.hopper_fp32x import strassen
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sources import FOLDER
-from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD, Form, half
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN, Form, half
+from toprung.lab.routines.gemm_strassen import WINOGRAD
 
 SMALL = Fp32xConfig(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 NORMWISE = 6e-7

@@ -18,7 +18,7 @@ In the first four what two terms cannot carry is computed again in plain fp32 by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -38,7 +38,6 @@ from toprung.kernels.hopper_fp32x.config import (
     CHUNK,
     CLUSTERS,
     IN_FLIGHT,
-    ONE,
     Fp32xConfig,
     in_flight,
     on_words,
@@ -49,9 +48,6 @@ from toprung.kernels.hopper_fp32x.group import group_launches
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, InflightLaunches, SplitOperand, sources_of
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
-
-PASSES: dict[str, list[Callable[[], Source]]] = {BOTH: [split_source, reduce_source], ONE: [split_source], IN_FLIGHT: []}
-"""Sources beside the product's."""
 
 
 class Fp32xFamily(KernelFamily[Fp32xConfig]):
@@ -84,7 +80,12 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     def texts(self, backend: str) -> Iterable[str]:
         # CUDA C++ has no prelude
-        return [product_source(self.config).text, *(one().text for one in PASSES[self.config.split])]
+        sources, in_parts = [product_source(self.config)], self.config.k_parts > 1
+        if self.config.split == IN_FLIGHT:
+            sources += [reduce_source() if in_parts else product_source(self.config, GROUPED=1)]
+        else:
+            sources += [split_source(), reduce_source()] if self.config.split == BOTH else [split_source()]
+        return [source.text for source in sources]
 
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
         in_parts = config.split == IN_FLIGHT and config.k_parts > 1
@@ -162,9 +163,6 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
         return cost.in_flight_configs(desc, device.compute_units)
 
-    def texts(self, backend: str) -> Iterable[str]:
-        return [product_source(self.config).text, product_source(self.config, GROUPED=1).text]
-
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
 
@@ -191,9 +189,6 @@ class HopperInflightSplitK(Fp32xFamily):
             return reason
         parts = trimmed(desc.K, min(config.k_parts if exact else as_full(desc, config, measured), desc.K // SHORTEST))
         return replace(config, k_parts=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
-
-    def texts(self, backend: str) -> Iterable[str]:
-        return [product_source(self.config).text, reduce_source().text]
 
 
 def as_full(desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from toprung.backends.base import Session, Source
 from toprung.kernels.base import GroupLaunches, Member
@@ -13,14 +12,8 @@ from toprung.kernels.hopper_fp32x.config import Fp32xConfig, aligned
 from toprung.kernels.hopper_fp32x.cost import Sizes, group_config
 from toprung.kernels.hopper_fp32x.sources import product_source
 
-
-class Layout(NamedTuple):
-    """Traits that all products of a launch share: transposes, and floats to which operands are aligned."""
-
-    trans_a: bool
-    trans_b: bool
-    align_a: int
-    align_b: int
+Layout = tuple[bool, bool, int, int]
+"""Traits that all products of a launch share: transposes of A and B, and floats to which they are aligned."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
     units = session.device.compute_units
 
     def form(layout: Layout, some: Sequence[Matrix]) -> InflightForm:
-        return InflightForm(group_config(Sizes.of([m.desc for m in some]), layout.align_a, layout.align_b, units), layout)
+        return InflightForm(group_config(Sizes.of([m.desc for m in some]), *layout[2:], units), layout)
 
     return packed(session, "hopper_inflight", members, classes(members, units), form)
 
@@ -71,9 +64,9 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
         if len(by_align) > 1:
             apart = sum(group_seconds(alike, align, units) for align, alike in by_align.items())
             if apart < group_seconds(every, least, units):
-                yield from ((Layout(*trans, *align), alike) for align, alike in by_align.items())
+                yield from (((*trans, *align), alike) for align, alike in by_align.items())
                 continue
-        yield Layout(*trans, *least), every
+        yield (*trans, *least), every
 
 
 def group_seconds(members: Sequence[Matrix], align: tuple[int, int], units: int) -> float:

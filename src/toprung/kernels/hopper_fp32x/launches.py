@@ -53,11 +53,11 @@ from toprung.kernels.hopper_fp32x.sizes import (
 )
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_THREADS,
-    Splitting,
     reduce_source,
     source_of,
     split_source,
     spread,
+    walk,
 )
 
 CLAIM_BYTES = 16
@@ -208,17 +208,16 @@ def splitting(
     """
     i, long, units, depth = np.int32, np.int64, session.device.compute_units, depth_of(call.K, slices)
     rows, matrices_a, cols, matrices_b = sides[0], sides[1] * slices, sides[2], sides[3] * slices
-    a = Splitting.of(rows, matrices_a, depth, call.trans_a, units)
-    b = Splitting.of(cols, matrices_b, depth, not call.trans_b, units)
-    blocks_a, blocks_b = a.blocks(how[0]) if rows else 0, b.blocks(how[0]) if cols else 0
+    lanes_a, blocks_a = walk(rows, matrices_a, depth, call.trans_a, units, how[0])
+    lanes_b, blocks_b = walk(cols, matrices_b, depth, not call.trans_b, units, how[0])
     if not blocks_a + blocks_b:
         return None
     return KernelLaunch(
         "split", kernel or kernel_of(session, split_source(*how)), (blocks_a + blocks_b,), (SPLIT_THREADS,),
         (
             *operands, ALPHA, *addresses, i(call.K), i(depth), i(slices), i(blocks_a),
-            long(call.lda), long(call.stride_a), i(max(rows, 1)), i(matrices_a), i(a.lanes),
-            long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(b.lanes),
+            long(call.lda), long(call.stride_a), i(max(rows, 1)), i(matrices_a), i(lanes_a),
+            long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(lanes_b),
         ), overlaps=overlap,
     )  # fmt: skip
 

@@ -118,10 +118,10 @@ def panels(desc: GemmDesc, limit: int) -> list[Panel]:
         )
 
     M, N = desc.M, desc.N
-    if cost(M, N, desc.batch) <= limit:
-        return [Panel(0, M, 0, N, 0, desc.batch, True, True)]
-    at_once = next((n for n in _halves(desc.batch) if cost(M, N, n) <= limit), 0)
-    if at_once:
+    at_once = desc.batch
+    while at_once > 1 and cost(M, N, at_once) > limit:
+        at_once = ceil(at_once, 2)
+    if cost(M, N, at_once) <= limit:
         return [
             Panel(0, M, 0, N, z, min(at_once, desc.batch - z), not z or desc.stride_a > 0, not z or desc.stride_b > 0)
             for z in range(0, desc.batch, at_once)
@@ -140,14 +140,6 @@ def panels(desc: GemmDesc, limit: int) -> list[Panel]:
             for m in range(0, M, rows):
                 again = rows < M or n == 0  # a single panel of rows stays where it is
                 found.append(Panel(m, min(rows, M - m), n, min(cols, N - n), z, 1, again, m == 0))
-    return found
-
-
-def _halves(batch: int) -> list[int]:
-    found = []
-    while batch > 1:
-        batch = ceil(batch, 2)
-        found.append(batch)
     return found
 
 

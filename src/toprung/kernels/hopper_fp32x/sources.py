@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
@@ -44,18 +43,19 @@ def product_source(
     config: Fp32xConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
     """Return the product's kernel, where an operand is split in flight for a layout of the operands; ``more``: macros."""
-    title, defines = f"{config.BM}x{config.BN}x{CHUNK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
+    size, defines = f"{config.BM}x{config.BN}x{CHUNK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     if config.split == BOTH:
-        return source("fp32x", defines, *PARTS, "fp32x.cu", title=title)
-    file, family = ("presplit", "presplit") if config.split == ONE else ("inflight", "inflight")
-    if config.k_parts > 1:
-        family, defines = "inflight_split_k", {**defines, "IN_PARTS": 1}
-    if "GROUPED" in more:
-        file, title = "grouped", f"group_{title}"
+        return source("fp32x", defines, *PARTS, "fp32x.cu", title=size)
+    family = file = "inflight"
     if config.split == ONE:
+        family = file = "presplit"
         defines = {"A_TYPE": 0, "B_TYPE": PRESPLIT, **defines}
+    elif "GROUPED" in more:
+        file, size = "grouped", f"group_{size}"
+    elif config.k_parts > 1:
+        family, defines = "inflight_split_k", {**defines, "IN_PARTS": 1}
     text = with_includes(f'#include "{file}.cu"\n', FOLDER)
-    return Source(f"hopper_{family}/inflight", text, "inflight", {**UNIT, **defines}, "cuda", title=f"{family}_{title}")
+    return Source(f"hopper_{family}/inflight", text, "inflight", {**UNIT, **defines}, "cuda", title=f"{family}_{size}")
 
 
 def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, **more: int) -> Source:
@@ -83,36 +83,17 @@ def reduce_source(**more: int) -> Source:
     return source("reduce", more)
 
 
-@dataclass(frozen=True)
-class Splitting:
-    """The splitting pass's walk over an operand.
+def walk(rows: int, matrices: int, K: int, across: bool, units: int, cluster: int) -> tuple[int, int]:
+    """Return the threads that the splitting pass has for a row, and its blocks on an operand, whole clusters.
 
-    Attributes
-    ----------
-    lanes : threads of a row where K runs along memory; 0: it runs across
+    Enough threads to hold a row, and for the device to have work everywhere; 0 where K runs across memory, in patches of 32 rows.
     """
-
-    rows: int
-    matrices: int
-    lanes: int
-
-    @staticmethod
-    def of(rows: int, matrices: int, K: int, across: bool, units: int) -> Splitting:
-        """Return enough threads for a row to hold it, and for the device to have work everywhere."""
-        if across:
-            return Splitting(rows, matrices, 0)
-        lanes = 32
-        while lanes < SPLIT_THREADS and (
-            lanes * SPLIT_HELD < K or (rows * matrices * lanes < units * SPLIT_THREADS and lanes * 4 < K)
-        ):
-            lanes *= 2
-        return Splitting(rows, matrices, lanes)
-
-    def blocks(self, cluster: int) -> int:
-        """Return the work-groups, whole clusters."""
-        if self.lanes:
-            return ceil(ceil(self.rows * self.matrices * self.lanes, SPLIT_THREADS), cluster) * cluster
-        return ceil(self.rows, 32) * self.matrices * cluster
+    if across:
+        return 0, ceil(rows, 32) * matrices * cluster
+    lanes = 32
+    while lanes < SPLIT_THREADS and (lanes * SPLIT_HELD < K or (rows * matrices * lanes < units * SPLIT_THREADS and lanes * 4 < K)):
+        lanes *= 2
+    return lanes, ceil(ceil(rows * matrices * lanes, SPLIT_THREADS), cluster) * cluster
 
 
 def spread(K: int, across: bool) -> tuple[int, int]:

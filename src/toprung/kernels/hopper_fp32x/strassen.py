@@ -71,14 +71,6 @@ STRASSEN = Form(
 )
 """Sums of two quarters at most: 12 quarters of each operand are read."""
 
-WINOGRAD = Form(
-    "Winograd",
-    ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (-1, 0, 1, 1), (1, 0, -1, 0)),
-    ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 1, 0, 0), (1, -1, 0, 1), (0, -1, 0, 1)),
-    ((1, 1, 0, 0, 0, 0, 0), (1, 0, 1, 0, 1, 1, 0), (1, 0, 0, -1, 0, 1, 1), (1, 0, 0, 0, 1, 1, 1)),
-)
-"""Fewer additions where products share sums, which a splitting pass cannot do: 14 quarters of each operand are read."""
-
 
 def half(n: int) -> int:
     """Return the first half of a side; the second is as long, with zeros behind the operand's end."""

@@ -11,13 +11,21 @@ from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import unsupported
-from toprung.kernels.hopper_fp32x.strassen import STRASSEN, WINOGRAD, launches
+from toprung.kernels.hopper_fp32x.strassen import STRASSEN, Form, launches
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
 BRINGS = "seven sums of quarters of A and of the transpose of B, each element as two fp16 terms"
+
+WINOGRAD = Form(
+    "Winograd",
+    ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (-1, 0, 1, 1), (1, 0, -1, 0)),
+    ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 1, 0, 0), (1, -1, 0, 1), (0, -1, 0, 1)),
+    ((1, 1, 0, 0, 0, 0, 0), (1, 0, 1, 0, 1, 1, 0), (1, 0, 0, -1, 0, 1, 1), (1, 0, 0, 0, 1, 1, 1)),
+)
+"""Fewer additions where products share sums, which a splitting pass cannot do: 14 quarters of each operand are read."""
 
 
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
