@@ -262,6 +262,24 @@ def test_what_cannot_be_is_refused(results: list[dict[str, Any]]) -> None:
         assert "distribute_tensor(" in rank["refused"]["plain"] and ".float()" in rank["refused"]["dtype"]
 
 
+def compiled() -> float:
+    """Return the error of a product, and of its gradient, in a function that is compiled."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    a, b = (distribute_tensor(torch.ones(6, 6), mesh, [Shard(0)]).requires_grad_() for _ in range(2))
+    function = torch.compile(lambda a, b: toprung.distributed.matmul(a * 2, b).to_local() + 1, backend="aot_eager")
+    made = function(a, b)
+    made.sum().backward()
+    return error(made, torch.full((3, 6), 13.0)) + error(a.grad.to_local(), torch.full((3, 6), 12.0))
+
+
+@pytest.mark.slow
+def test_a_compiled_function_is_interrupted(tmp_path: Path) -> None:
+    assert ranks.run("test_distributed.compiled", tmp_path) == [0, 0]
+
+
 def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[dict[str, Any]]) -> None:
     first, odd = (rank["alike"] for rank in results)
     assert set(first) == set(odd) == {"dtype", "options", "mesh", "memory"}
@@ -293,7 +311,7 @@ def test_schedules_move_the_least() -> None:
     """A is tall: B is gathered. K is long: C is reduced. On a mesh of two dimensions no panel is whole."""
 
     def movers(m: int, n: int, k: int, mesh: tuple[int, ...], a: tuple[str, ...], b: tuple[str, ...]) -> str:
-        return schedule.best({"m": m, "n": n, "k": k}, mesh, a, b, a).movers
+        return schedule.best(m, n, k, mesh, a, b, a).movers
 
     assert movers(65536, 4096, 4096, (8,), ("S0",), ("S0",)) == "B"
     assert movers(4096, 4096, 65536, (8,), ("S1",), ("S0",)) == "C"

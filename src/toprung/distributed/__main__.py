@@ -123,8 +123,7 @@ class Bench:
         result["gather, then local"] = self.seconds(lambda: (gather(), local()))
         link = 4 * each * size * (self.ranks - 1) / result["gather"]
         rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory)
-        sizes = {"m": size, "n": size, "k": size}
-        given = (sizes, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes or PANEL_BYTES)
+        given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes or PANEL_BYTES)
         return result | {"predicted": best(*given, rates).seconds, "link": link}
 
 

@@ -344,7 +344,7 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
         device = a.to_local().device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         known = RATES.get(name, {}).get(precision) or RATES.get(name, {}).get("")
-        schedule = best(sizes, tuple(mesh.shape), given["A"], given["B"], out, panel_bytes or PANEL_BYTES, known or H200)
+        schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes or PANEL_BYTES, known or H200)
         try:
             product = Product(schedule, mesh, device, agreement, {"own": own, "precision": precision})
         except RuntimeError as error:  # PyTorch has no type for too little memory of the host
@@ -387,6 +387,7 @@ class _Matmul(torch.autograd.Function):  # type: ignore[misc]
         return grad_a, grad_b, None, None, None, None
 
 
+@torch._disable_dynamo  # type: ignore[untyped-decorator]  # as DTensor's own dispatch; torch.compiler.disable would load the compiler with this module
 def matmul(
     a: Any, b: Any, *, out_placements: Sequence[Placement] | None = None, panel_bytes: int | None = None, precision: str = "auto",
     own: bool = False,

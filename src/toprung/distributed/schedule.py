@@ -8,6 +8,7 @@ two letters at most two, which share an axis that no letter splits: the panels' 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -272,8 +273,9 @@ def schedules(
             yield _priced(one, panel_bytes, rates)
 
 
+@functools.lru_cache(maxsize=1024)
 def best(
-    sizes: dict[str, int], mesh: tuple[int, ...], a: Placements, b: Placements, c: Placements | None = None,
+    m: int, n: int, k: int, mesh: tuple[int, ...], a: Placements, b: Placements, c: Placements | None = None,
     panel_bytes: int = PANEL_BYTES, rates: Rates = H200,
 ) -> Schedule:  # fmt: skip
     """Return the schedule whose predicted time is least.
@@ -283,6 +285,7 @@ def best(
     BadArgument
         placements of the result that no schedule has
     """
+    sizes = {"m": m, "n": n, "k": k}
     found = min(schedules(sizes, mesh, a, b, c, panel_bytes, rates), key=lambda s: (s.seconds, s.bytes, s.memory), default=None)
     if found is None:
         raise BadArgument(
