@@ -19,62 +19,20 @@ import ranks
 import toprung.distributed
 import trial
 from steps import BOUND, error, every_step
+from toprung.distributed import __main__ as program
 from toprung.distributed import schedule
 
-SIZES = (11, 13, 33)
-"""M, N and K, of which two and four ranks have uneven shards."""
 
-
-def placements() -> list[Any]:
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
-    return [Shard(0), Shard(1), Replicate(), Partial()]
-
-
-def spread(tensor: torch.Tensor, mesh: Any, places: tuple[Any, ...]) -> Any:
-    """Return a DTensor with the sum of a tensor's parts, if it is partial, as its value."""
-    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
-
-    whole = distribute_tensor(tensor, mesh, [Replicate() if place.is_partial() else place for place in places])
-    share = 1
-    for parts, place in zip(mesh.shape, places, strict=True):
-        share *= parts if place.is_partial() else 1
-    return DTensor.from_local(whole.to_local() / share, mesh, places, shape=tensor.shape, stride=tensor.stride())
-
-
-def products(mesh: Any, cases: Any, **options: Any) -> dict[str, Any]:
-    """Multiply matrices with all placements; return the largest error, the cases and what was in the schedules."""
-    torch.manual_seed(0)
-    m, n, k = SIZES
-    a, b = torch.randn(m, k), torch.randn(k, n)
-    right, worst, seen, count = a.double() @ b.double(), 0.0, set(), 0
-    for places in cases:
-        c = toprung.distributed.matmul(
-            spread(a, mesh, places[0]), spread(b, mesh, places[1]), out_placements=places[2], own=True, **options
-        )
-        receipt = toprung.distributed.last_receipt()
-        seen.add(f"{receipt.schedule.letters} {receipt.schedule.panel} {receipt.schedule.movers}")
-        assert c.shape == (m, n) and (places[2] is None or c.placements == tuple(places[2])), places
-        found = error(c.full_tensor(), right)
-        assert found < BOUND, (places, found, str(receipt))
-        worst, count = max(worst, found), count + 1
-    return {"error": worst, "seen": sorted(seen), "count": count}
-
-
-def line_of(mesh: Any) -> dict[str, Any]:
+def line_of(mesh: Any) -> list[Any]:
     """All placements over one mesh dimension."""
-    ones = [(place,) for place in placements()]
-    return products(mesh, itertools.product(ones, ones, [None, *ones]), panel_bytes=400)
+    return program.every_placement(mesh, panel_bytes=400, own=True)
 
 
-def grid() -> dict[str, Any]:
+def grid() -> list[Any]:
     """A sample of all placements over two mesh dimensions."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (2, 2))
-    twos = list(itertools.product(placements(), repeat=2))
-    cases = list(itertools.product(twos, twos, [None, *twos]))
-    return products(mesh, cases[::19], panel_bytes=400)
+    return program.every_placement(init_device_mesh("cpu", (2, 2)), panel_bytes=400, own=True)
 
 
 def details() -> dict[str, Any]:
@@ -88,11 +46,11 @@ def details() -> dict[str, Any]:
 def gradients(mesh: Any) -> float:
     """Return the largest error of the gradients of A and B, and of gradients of those."""
     worst = 0.0
-    for ones in list(itertools.product(placements(), repeat=2))[::3]:
+    for ones in list(itertools.product(program.PLACEMENTS, repeat=2))[::3]:
         torch.manual_seed(0)
         whole = [torch.randn(size) for size in ((11, 33), (33, 13))]
         right = [tensor.double().requires_grad_() for tensor in whole]
-        parts = [spread(tensor, mesh, (place,)).requires_grad_() for tensor, place in zip(whole, ones, strict=True)]
+        parts = [program.spread(tensor, mesh, (place,)).requires_grad_() for tensor, place in zip(whole, ones, strict=True)]
         for operands, product in ((right, torch.mm), (parts, toprung.distributed.matmul)):
             made = product(*operands, **({"own": True, "panel_bytes": 400} if operands is parts else {}))
             first = torch.autograd.grad((made * made).sum(), operands, create_graph=True)
@@ -187,11 +145,11 @@ def alike(mesh: Any) -> dict[str, Any]:
 
 def bench(mesh: Any) -> dict[str, Any]:
     """Run the bench at a size of uneven shards; return its status and what it measured, on the rank that writes it."""
-    from toprung.distributed import __main__ as program
-
     path = Path("bench.json").absolute()
     os.environ["RANK"] = str(torch.distributed.get_rank())
-    status = program.main(["bench", "--sizes", "65", "--repeats", "1", "--panel-bytes", "8000", "--own", "--json", str(path)])
+    status = program.main(
+        ["bench", "--sizes", "65", "--repeats", "1", "--panel-bytes", "8000", "--own", "--no-check", "--json", str(path)]
+    )
     return {"status": status, **(json.loads(path.read_text()) if os.environ["RANK"] == "0" else {})}
 
 
@@ -224,15 +182,14 @@ def test_every_product_of_pytorchs_steps_is_toprungs_and_right(results: list[dic
 
 def test_all_placements_give_the_product(results: list[dict[str, Any]]) -> None:
     for rank in results:
-        assert rank["line"]["count"] == 80 and rank["line"]["error"] < BOUND
-        assert {"m k B", "n m A", "n k A", "k m C", "k n C"} <= set(rank["line"]["seen"])
+        count, worst, seen = rank["line"]
+        assert count == 80 and worst < BOUND and {"m k B", "n m A", "n k A", "k m C", "k n C"} <= set(seen)
 
 
 @pytest.mark.slow
 def test_all_placements_give_the_product_on_two_by_two(tmp_path: Path) -> None:
-    for rank in ranks.run("test_distributed.grid", tmp_path, world=4):
-        assert rank["count"] == 230 and rank["error"] < BOUND
-        assert {"mn k A", "km n BC", "kn m AC", "nm k B"} <= set(rank["seen"])
+    for count, worst, seen in ranks.run("test_distributed.grid", tmp_path, world=4):
+        assert count == 230 and worst < BOUND and {"mn k A", "km n BC", "kn m AC", "nm k B"} <= set(seen)
 
 
 def test_gradients_and_their_gradients(results: list[dict[str, Any]]) -> None:
@@ -300,8 +257,6 @@ def test_the_bench_checks_and_times_products(results: list[dict[str, Any]]) -> N
 
 
 def test_the_page_has_the_models_tables() -> None:
-    from toprung.distributed import __main__ as program
-
     page = (trial.ROOT / "docs" / "distributed.md").read_text()
     strong, weak = program.tables().strip().split("\n\n")
     assert strong in page and weak in page

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from toprung.blas import routines
 from toprung.distributed import last_receipt, matmul
 from toprung.distributed.schedule import H200, PANEL_BYTES, Rates, best, grids, on_paper
-from toprung.errors import ToprungError
+from toprung.errors import ToprungError, WrongResult
 
 SIZE = 65536
 """Size of the products of ``scale`` on 8 devices: on more it is the same, or grows as the devices' memory does."""
@@ -42,6 +43,42 @@ def tables() -> str:
             lines.append(f"| {p} | {size} | {shares} | {' × '.join(map(str, grid))} |")
         lines.append("")
     return "\n".join(lines)
+
+
+PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate(), Partial())
+
+
+def spread(tensor: torch.Tensor, mesh: DeviceMesh, places: Sequence[Placement]) -> Any:
+    """Return a tensor as a DTensor; along mesh dimensions where that is partial each rank has an equal part of the value."""
+    whole = distribute_tensor(tensor, mesh, [Replicate() if place.is_partial() else place for place in places])
+    parts = math.prod(size for size, place in zip(mesh.shape, places, strict=True) if place.is_partial())
+    return DTensor.from_local(whole.to_local() / parts, mesh, places, shape=tensor.shape, stride=tensor.stride())
+
+
+def every_placement(mesh: DeviceMesh, most: int = 240, **options: Any) -> tuple[int, float, list[str]]:
+    """Multiply small matrices with uneven shards in all placements, or a sample of at most a number of them.
+
+    Returns
+    -------
+    The number of products, the largest error as a share of the largest element, and the schedules' letters, panels and movers.
+    """
+    torch.manual_seed(0)
+    a, b = (torch.randn(shape, device=mesh.device_type) for shape in ((11, 33), (33, 13)))
+    right, worst, seen = a.double() @ b.double(), 0.0, set()
+    places = list(itertools.product(PLACEMENTS, repeat=mesh.ndim))
+    cases = list(itertools.product(places, places, [None, *places]))
+    cases = cases[:: -(-len(cases) // most)]
+    for given_a, given_b, wanted in cases:
+        c = matmul(spread(a, mesh, given_a), spread(b, mesh, given_b), out_placements=wanted, **options)
+        receipt = last_receipt()
+        if receipt is None or c.placements != (wanted or c.placements):
+            raise WrongResult(f"{given_a} times {given_b} has the placements {c.placements}, not {wanted}")
+        seen.add(f"{receipt.schedule.letters} {receipt.schedule.panel} {receipt.schedule.movers}")
+        error = float((c.full_tensor().double() - right).abs().max() / right.abs().max())
+        if not error < 1e-5:
+            raise WrongResult(f"{given_a} times {given_b} to {wanted} has an error of {error}: {receipt.schedule}")
+        worst = max(worst, error)
+    return len(cases), worst, sorted(seen)
 
 
 class Bench:
@@ -132,6 +169,12 @@ def bench(options: argparse.Namespace) -> int:
     one = Bench(options.precision, options.own, options.repeats, options.panel_bytes)
     first = dist.get_rank() == 0
     results = []
+    meshes = [(one.ranks,)] + ([(2, one.ranks // 2)] if one.ranks > 2 and one.ranks % 2 == 0 else [])
+    for shape in meshes if options.check else ():
+        mesh = init_device_mesh(one.device.type, shape)
+        count, worst, _ = every_placement(mesh, panel_bytes=400, **one.how)
+        if first:
+            print(f"{count} placements on {' x '.join(map(str, shape))}: largest error {worst:.1e}", flush=True)
     for size in options.sizes:
         result = one.size(size)
         results.append(result)
@@ -158,6 +201,7 @@ def main(given: list[str] | None = None) -> int:
     one.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[16384, 32768, 65536])
     one.add_argument("--precision", default="auto", help="as for toprung.matmul")
     one.add_argument("--own", action="store_true", help="run toprung's kernels alone")
+    one.add_argument("--no-check", dest="check", action="store_false", help="do not check small products in all placements first")
     one.add_argument("--repeats", type=int, default=5, help="times that each is measured; the median counts")
     one.add_argument("--panel-bytes", type=int, help="as for toprung.distributed.matmul")
     one.add_argument("--json", type=Path, help="file for the results")
