@@ -57,8 +57,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
     extern __shared__ char memory[];
     __shared__ float As[CONSUMERS][DEPTH][HIGH], Bs[CONSUMERS][DEPTH][HIGH];
     __shared__ uint words[CONSUMERS][4];
-    uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
-    int warpgroup = threadIdx.x / 128;
+    // Where the compiler knows that all lanes of a warp have the same ring, warpgroup and stage, descriptors stay in uniform registers:
+    // 130 instructions for a k-block in place of 162.
+    uint ring = __shfl_sync(0xffffffffu, (shared_address(memory) + 1023) & ~1023u, 0);
+    uint full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         tma_prefetch(&map_a);
         tma_prefetch(&map_b);
@@ -111,9 +114,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
 #endif
             }
             uint before = 0; // the stage that the cross terms in flight read
+            uint first_a = (uint)tile_at(ring + consumer * 64 * 128), first_b = (uint)tile_at(ring + A_BYTES); // of the ring's first stage
+            const ulong high = tile_at(0) & ~0xffffffffull;
             for (int j = 0; j < k_blocks; ++j) {
-                uint at_a = ring + stage * STAGE_BYTES + consumer * 64 * 128, at_b = ring + stage * STAGE_BYTES + A_BYTES;
-                ulong a = tile_at(at_a), b = tile_at(at_b);
+                uint further = __shfl_sync(0xffffffffu, stage * (STAGE_BYTES >> 4), 0);
+                ulong a = high | (first_a + further), b = high | (first_b + further);
                 barrier_wait(full + 8 * stage, phase);
                 start_hi_hi(partial, a, b);
                 wgmma_wait<1>(); // the cross terms of the stage before
