@@ -1,5 +1,4 @@
-r"""Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
-selects.
+r"""Fit the cost models of selection (kernels/models/*.json) to recorded times, write them, and say how well they select.
 
     python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-clusters.json \
         results/nvidia-h100-80gb-hbm3/routes-2026-11-26.json
@@ -9,7 +8,7 @@ out: nothing is fitted to it.
 Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source.
+out is written into the files, with the error on what was held out; ``--keep`` fits nothing, and writes how what stands does there.
 
 What stands there for blocks is what these two records of an H100 gave, for cuBLAS what an older one and checks of seeds 57, 61, 73
 and 97 did (in the repository's history), both without ``memory``, which is of an H200:
@@ -25,6 +24,7 @@ with which the least is lost (``kernels/cublas/family.py``).
 """
 
 import argparse
+import hashlib
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
 from toprung.kernels.skinny_model import teams
 from toprung.kernels.tiled.family import is_regrouped
-from toprung.lab.harness.results import read
+from toprung.lab.harness.results import read, write
 from toprung.oracle.problems import problem_of
 from toprung.tune.rows import read as read_rows
 
@@ -114,7 +114,7 @@ class Once(float):
 class Fit:
     """Something with numbers in it, what was measured of it, and what it makes of that."""
 
-    loss, steps = LOSS, 25
+    loss, steps, keep = LOSS, 25, False
 
     def __init__(self, start, rows):
         self.names, self.start, self.rows = list(start), np.log([start[n] for n in start]), rows
@@ -124,7 +124,9 @@ class Fit:
         raise NotImplementedError
 
     def run(self):
-        """The numbers that fit."""
+        """The numbers that fit; those that stand where they are to be kept."""
+        if self.keep or not self.names:
+            return {n: float(f"{v:.9g}") for n, v in zip(self.names, np.exp(self.start), strict=True)}
         weights = np.array([(1.0 if t < GOOD * best else LITTLE) * own for _, t, best, own in self.rows])
         measured = np.log([t for _, t, _, _ in self.rows])
         places = {best: i for i, best in enumerate(dict.fromkeys(best for _, _, best, _ in self.rows))}
@@ -146,7 +148,7 @@ class Fit:
             return np.concatenate([weights * (model - measured), self.loss * share * losses, PULL * (x - self.start)])
 
         found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=self.steps)
-        return {n: float(v) for n, v in zip(self.names, np.exp(found.x), strict=True)}
+        return {n: float(f"{v:.4g}") for n, v in zip(self.names, np.exp(found.x), strict=True)}
 
 
 def numbers(record):
@@ -254,14 +256,14 @@ def kept(device, shapes):
         times = dict(found)
         if (mine := now(device, problem)) in times:
             lost.append(times[mine] / min(times.values()))
-    return f"{sum(ratio <= WITHIN for ratio in lost)} of {len(lost)}"
+    return {"within_5_percent": sum(ratio <= WITHIN for ratio in lost), "of": len(lost)}
 
 
 def quality(fit, values):
     """Median and spread of the model's errors."""
     errors = abs(np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows]))
-    middle, most = 100 * np.quantile(errors, (0.5, 0.9))
-    return f"{len(errors)} times, median error {middle:.1f} %, nine in ten below {most:.0f} %"
+    middle, most = np.quantile(errors, (0.5, 0.9)).tolist()
+    return {"times": len(errors), "median_error": round(middle, 4), "nine_in_ten_below": round(most, 4)}
 
 
 class Vendor(Fit):
@@ -316,42 +318,80 @@ def writing(device, shapes):
 
 
 def blocks_and_vendor(device, training, rest, free):
-    """Fit and print the block kernels and cuBLAS."""
+    """Fit the block kernels and cuBLAS; yield the name of each file, its new numbers, and the error on what was held out."""
     products = Products(device, training, free)
     values = products.run()
-    print("blocks:", quality(products, values), "; held out:", quality(Products(device, rest, free), values))
-    for name, value in values.items():
-        print(f"  {name} = {value:.4g}" + (f"   # {BLOCKS[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+    print("blocks:", quality(products, values))
+    tiles = [{"efficiency": v} if (v := values.get(f"tile {i}")) else {} for i in range(len(BLOCKS))]
+    host = {key: values[name] for key, name in (("launch", "host"), ("two", "two")) if name in values}
+    cycles = {n: v for n, v in values.items() if n in products.cycles}
+    yield "blocks", {"cycles": nested(cycles), "host": host, "tiles": tiles}, quality(Products(device, rest, free), values)
     drawn_ones = [one for one in training if one[2] == 1.0]
     writing(device, drawn_ones)
     vendor = Vendor(device, drawn_ones)
     values = vendor.run()
-    print("cuBLAS:", quality(vendor, values), "; held out:", quality(Vendor(device, rest), values))
-    print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+    print("cuBLAS:", quality(vendor, values))
+    factors = {n.lower(): v for n, v in values.items() if n.isupper()}
+    yield (
+        "cublas",
+        {"cycles": nested({n: v for n, v in values.items() if not n.isupper()}), **factors},
+        quality(Vendor(device, rest), values),
+    )
+
+
+def skinny(device, training, rest):
+    """Fit the kernels for short sides, and yield as ``blocks_and_vendor`` does."""
+    made, held = {}, {}
+    for kernel in cost_model.SKINNY:
+        short = Shorts(device, training, kernel)
+        made[kernel] = short.run()
+        held[kernel] = quality(Shorts(device, rest, kernel), made[kernel])
+        print(f"{kernel}:", quality(short, made[kernel]))
+    yield "skinny", made, held
+
+
+def nested(values):
+    """Return numbers with those called name.key in mappings."""
+    found = {}
+    for name, value in values.items():
+        first, _, key = name.partition(".")
+        found |= {first: {**found.get(first, {}), key: value}} if key else {first: value}
+    return found
+
+
+def updated(old, new):
+    """Return JSON in which new numbers have replaced old ones."""
+    if isinstance(old, list):
+        return [updated(*pair) for pair in zip(old, new, strict=True)]
+    return {**old, **{k: updated(old[k], v) if isinstance(v, dict | list) else v for k, v in new.items()}}
 
 
 def main():
-    """Fit and print."""
+    """Fit, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routes", type=Path, nargs="+")
     parser.add_argument("--tiles", type=Path)
     parser.add_argument("--short", action="store_true", help="fit the kernels for short sides alone")
     parser.add_argument("--free", default="", help="fit only those of the block model's numbers whose names match this pattern")
+    parser.add_argument("--keep", action="store_true", help="fit nothing: write how what stands does on what is held out")
     wanted = parser.parse_args()
+    Fit.keep = wanted.keep
     records = [read(path) for path in wanted.routes]
     device = device_of(records[0])
     shapes = [(p, found, 1.0) for record in records for p, found in timed(record)]
     training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
     training += [(p, found, FOREIGN) for p, found in tiles]
-    print("the selection is kept on", kept(device, training), "; held out:", kept(device, rest))
-    if not wanted.short:
-        blocks_and_vendor(device, training, rest, wanted.free)
-    for kernel in cost_model.SKINNY:
-        short = Shorts(device, training, kernel)
-        values = short.run()
-        print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))
-        print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+    selected = kept(device, rest)
+    print("selected with what stood:", kept(device, training), "; held out:", selected)
+    records = {f"results/{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in wanted.routes}
+    fits = skinny(device, training, rest) if wanted.short else blocks_and_vendor(device, training, rest, wanted.free)
+    for name, new, held in fits:
+        content = cost_model.fitted(name)
+        if not wanted.keep:
+            content = {**updated(content, new), "fitted_to": [*records, f"fitted: {wanted.free or 'all'}"]}
+        facts = {"card": device.name, "records": records, "selected": selected, **held}
+        write(Path(cost_model.__file__).parent / "models" / f"{name}.json", {**content, "held_out": facts})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import fit_routes
 from toprung.backends import nvrtc
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
@@ -157,3 +160,26 @@ def test_more_work_takes_longer() -> None:
                     assert family.cost(HOPPER, twice(desc, side, 64), config) > 16 * before, (family.name, side, config)
                     large.add(family.name)
     assert len(large) > 5
+
+
+ROOT = Path(__file__).parents[1]
+FITS = {"skinny": ["--short"], "blocks": ["--free", "^(?!memory|host|two)"], "cublas": ["--free", "^(?!memory|host|two)"]}
+
+
+@pytest.mark.parametrize("name", ["skinny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("blocks", "cublas"))])
+def test_a_model_s_file_says_how_it_does_on_what_was_held_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records are those that it names, by their hashes, and what is computed from them anew is what it says."""
+    stored, written = cost_model.fitted(name), dict[str, Any]()
+    records = [str(ROOT / path) for path in stored["held_out"]["records"]]
+    monkeypatch.setattr(fit_routes, "write", lambda path, content: written.update({path.stem: content}))
+    monkeypatch.setattr(fit_routes.Fit, "keep", False)  # restored, whatever main sets
+    monkeypatch.setattr(sys, "argv", ["fit_routes.py", *records, *FITS[name], "--keep"])
+    fit_routes.main()
+    assert json.loads(json.dumps(written[name])) == stored
+
+
+def test_a_refit_changes_numbers_in_the_files_alone() -> None:
+    old = {"cycles": {"launch": 1.0, "narrow": {"A": 2.0, "B": 3.0}}, "tiles": [{"efficiency": 0.5, "order": 1}], "times": 4.0}
+    values = {"cycles": fit_routes.nested({"narrow.A": 5.0, "launch": 6.0}), "tiles": [{"efficiency": 0.7}], "times": 7.0}
+    new = {"cycles": {"launch": 6.0, "narrow": {"A": 5.0, "B": 3.0}}, "tiles": [{"efficiency": 0.7, "order": 1}], "times": 7.0}
+    assert fit_routes.updated(old, values) == new

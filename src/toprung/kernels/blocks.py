@@ -1,6 +1,7 @@
 """Block kernels: products in BM×BN blocks of C with tiles of A and B in local memory. Tiles, their rules, and predicted seconds.
 
-``BLOCKS`` is the table of tiles for a GPU; ``benchmarks/tiles.py`` measures them, ``benchmarks/fit_routes.py`` fits their numbers.
+``BLOCKS`` is the table of tiles for a GPU (``models/blocks.json``); ``benchmarks/tiles.py`` measures them, and
+``benchmarks/fit_routes.py`` fits their numbers.
 """
 
 from __future__ import annotations
@@ -201,84 +202,18 @@ class Block:
         return shortest_chain(desc.K, self.tile) if self.chained else 0
 
 
-def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int = 1) -> Tile:
+def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int) -> Tile:
     return Tile(
         BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=min(4, piece[1]), VA=4, VB=4, STAGES=stages,
         PADA=4, PADB=4,
     )  # fmt: skip
 
 
-BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.825, 1, chained=False),
-    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.896, 2, asked=2, order=1, chained=False),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.717, 3, chained=False),
-    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.826, 4, asked=4, chained=False),
-    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.788, 6, chained=False),
-    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.824, 1, order=1),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.812, 2, order=1),
-    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.821, 2, order=1),
-    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.773, 4, order=1),
-    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.725, 4),
-    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.483, 4, asked=4),
-    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.548, 5),
-    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.506, 6, asked=6, order=1),
-    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.256, 16),
-    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.199, 12),
-    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.29, 11),
-    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.249, 8),
-    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.314, 11),
-    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.241, 8),
-    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.554, 5),
-    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.729, 6),
-    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.66, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.65, 3, order=1),
-    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.696, 3),
-    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.595, 3),
-    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.521, 4, asked=4),
-    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.485, 4, asked=4),
-    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.354, 12),
-    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.397, 8),
-    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.613, 10),
-    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.652, 5),
-    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.656, 6),
-    Block(_tile(64, 32, 32, (64, 8), (4, 4), 2), 0.553, 4),
-    Block(_tile(32, 16, 16, (32, 8), (2, 4), 2), 0.476, 12),
-    Block(_tile(16, 128, 16, (16, 64), (8, 4)), 0.577, 6),
-    Block(_tile(64, 64, 16, (64, 16), (4, 8), 2), 0.736, 4),
-    Block(_tile(128, 32, 16, (128, 16), (8, 8), 2), 0.703, 4, wide=True),
-    Block(_tile(32, 128, 16, (16, 128), (8, 8), 2), 0.703, 4, wide=True),
+BLOCKS, VENDOR_BLOCKS = (
+    tuple(Block(**{**one, "tile": _tile(*one["tile"])}) for one in cost_model.fitted(name)["tiles"])
+    for name in ("blocks", "cublas")
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes-clusters.json`` and ``routes-2026-11-26.json``,
-the one of products with and without clusters, the other of those without."""
-
-VENDOR_BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
-    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3),
-    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4),
-    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.717, 3, order=1),
-    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.724, 4),
-    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.524, 4, asked=4),
-    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.559, 6, asked=6),
-    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.474, 8, asked=8, order=1),
-    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
-    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.236, 12),
-    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
-    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.271, 8),
-    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.275, 11),
-    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.259, 8),
-    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.563, 6),
-    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.607, 8),
-    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.567, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.627, 4),
-    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6),
-    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.679, 4),
-    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 4),
-    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 4, asked=4),
-    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 4, asked=4),
-)
-"""Tiles that stand for a vendor's, whose sums are one chain: ``BLOCKS`` before ours were added up in chains, as
-``benchmarks/fit_routes.py`` fitted it."""
+"""Tiles that are weighed; and those that stand for a vendor's, whose sums are one chain, as ours were."""
 
 WAVES = (1, 2, 4)
 """Split-K factors to try, as work-groups per SM."""

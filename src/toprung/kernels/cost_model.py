@@ -1,18 +1,19 @@
 """Cost model of a product on a GPU, in cycles: one of block kernels, one of skinny kernels, one of plain fp32 whatever runs it.
 
 The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
-were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and checks measured on an H100, those of teams on an
-H200, too; the rates of memory are the latter's. They count a device's own cycles on its own number of SMs, so that another device
-gets an answer of its own, a rougher one.
+are in ``models/*.json``, each with the records that it was fitted to by ``benchmarks/fit_routes.py``. They count a device's own
+cycles on its own number of SMs, so that another device gets an answer of its own, a rougher one.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -52,6 +53,12 @@ SHARPER = 8
 """Power by which the larger limit counts where one large operand is read: some waves make up for the waiting of others."""
 
 
+def fitted(name: str) -> dict[str, Any]:
+    """Return ``models/NAME.json``: a model's numbers, what they were fitted to, and the error on what was held out."""
+    found: dict[str, Any] = json.loads(Path(__file__).parent.joinpath("models", f"{name}.json").read_text("utf-8"))
+    return found
+
+
 @dataclass(frozen=True)
 class Host:
     """Seconds in which a program puts a product into the queue; nothing is faster that is repeated in a loop.
@@ -62,9 +69,9 @@ class Host:
     cublas : a call of cuBLAS
     """
 
-    launch: float = 4.0e-6
-    two: float = 8.4e-6
-    cublas: float = 14e-6
+    launch: float
+    two: float
+    cublas: float
 
 
 @dataclass(frozen=True)
@@ -96,51 +103,32 @@ class BlockModel:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 1762.0
-    iteration: float = 298.7
-    load: float = 6.383
-    alone: float = 0.3607
-    narrow: Mapping[str, float] = field(
-        default_factory=lambda: MappingProxyType({"A": 13.57, "AT": 1.864, "B": 0.2539, "BT": 6.187})
-    )
-    store: float = 72.98
-    result: float = 0.1752
-    piece: float = 0.008934
-    scattered: float = 0.3843
-    exchanged: float = 0.1591
-    short_row: float = 0.8062
-    second: float = 3340.0
-    adding: float = 1284.0
-    memory: float = 3205.0
-    written: float = 1.781
-    scattered_memory: float = 2.855
-    cache: float = 2463.0
-    slices: float = 5024.0
-    meeting: float = 1160.0
-    passing: float = 0.4489
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.9334, "TN": 1.017, "TT": 0.9796}))
+    launch: float
+    iteration: float
+    load: float
+    alone: float
+    narrow: Mapping[str, float]
+    store: float
+    result: float
+    piece: float
+    scattered: float
+    exchanged: float
+    short_row: float
+    second: float
+    adding: float
+    memory: float
+    written: float
+    scattered_memory: float
+    cache: float
+    slices: float
+    meeting: float
+    passing: float
+    layouts: Mapping[str, float]
 
 
-BLOCK = BlockModel()
-VENDOR_BLOCK = BlockModel(
-    launch=4168.0,
-    iteration=261.7,
-    load=4.32,
-    alone=0.481,
-    store=8.31,
-    result=0.333,
-    piece=0.0995,
-    second=5264.0,
-    adding=799.1,
-    memory=3696.0,
-    cache=2685.0,
-    slices=5556.0,
-    short_row=0.0,
-    written=3.16,
-    layouts=MappingProxyType({"NT": 0.946, "TN": 1.04, "TT": 0.958}),
-)
-"""The block model of a vendor's library, fitted to cuBLAS's times by tiles that stand for its own."""
-HOST = Host()
+BLOCK, VENDOR_BLOCK = (BlockModel(**fitted(name)["cycles"]) for name in ("blocks", "cublas"))
+"""The block model of ours, and of a vendor's library, fitted to cuBLAS's times by tiles that stand for its own."""
+HOST = Host(**fitted("blocks")["host"])
 
 
 class Columns(NamedTuple):
@@ -313,48 +301,23 @@ class SkinnyModel:
     flight: float
     far: float
     narrow: float
-    gone: float = 0.0
-    short: float = 0.0
-    access: float = 0.0
-    once: float = 0.0
-    hidden: float = 1.0
-    multiply: float = 1.0
-    launch: float = 3200.0
-    meeting: float = 0.0
-    passing: float = 0.0
-    operand: float = 50e6
-    sharp: float = 6.0
-    eager: bool = True
+    gone: float
+    short: float
+    access: float
+    once: float
+    hidden: float
+    multiply: float
+    launch: float
+    meeting: float
+    passing: float
+    operand: float
+    sharp: float
+    eager: bool
 
 
-SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
-    {
-        "rows": SkinnyModel(
-            iteration=194.9, gone=271.2, each=5.085, far=35.84, small=27.83, load=0.7188, reduce=23.12, wave=515.1, second=4802.0,
-            meeting=1370.0, passing=4.605, memory=2150.0, cached=4535.0, flight=5.822e5, narrow=0.05258, short=0.02427,
-            access=0.9181, once=0.7672, hidden=2.0, operand=4.074e7, sharp=14.81,
-        ),
-        "columns": SkinnyModel(
-            iteration=285.5, gone=723.9, each=2.493, far=6.454, small=14.63, load=5.452, reduce=6.217, wave=321.1, second=5461.0,
-            meeting=197.6, passing=3.755, memory=2250.0, cached=5780.0, flight=8.848e5, narrow=1.795, short=0.04483,
-            operand=4.175e7, sharp=28.97,
-        ),
-    }
-)  # fmt: skip
-
-VENDOR_SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
-    {
-        "rows": SkinnyModel(
-            iteration=28.67, each=39.43, far=125.6, small=88.0, load=0.2577, reduce=81.15, wave=136.0, second=3000.0, memory=2002.0,
-            cached=3038.0, flight=9690.0, narrow=0.1353, access=0.2182, once=0.7, hidden=2.0, eager=False,
-        ),
-        "columns": SkinnyModel(
-            iteration=165.7, each=18.25, far=95.37, small=27.78, load=0.5587, reduce=15.51, wave=1440.0, second=2800.0,
-            memory=2250.0, cached=3038.0, flight=5.26e5, narrow=0.04691, eager=False,
-        ),
-    }
-)  # fmt: skip
-"""Cycles of what stands for cuBLAS's kernels: ours of before, which asked for one load at a time."""
+SKINNY: Mapping[str, SkinnyModel] = {kernel: SkinnyModel(**fitted("skinny")[kernel]) for kernel in ("rows", "columns")}
+VENDOR_SKINNY: Mapping[str, SkinnyModel] = {name: SkinnyModel(**numbers) for name, numbers in fitted("skinny")["vendor"].items()}
+"""Models of the skinny kernels, and of what stands for cuBLAS's: ours of before, which asked for one load at a time."""
 
 
 def skinny_cycles(

@@ -17,9 +17,8 @@ from toprung.kernels.blocks import Block, aligned_blocks
 from toprung.kernels.launch import foreign
 from toprung.kernels.skinny_model import aligned_teams
 
-TIMES, MORE, SPLIT_MORE = 0.944, 1.74e-6, 1.90e-6
-"""Cost model of cuBLAS: TIMES × (time of our best aligned blocks) + MORE seconds, and SPLIT_MORE where sums are split. Fitted by
-``benchmarks/fit_routes.py``."""
+TIMES, MORE, SPLIT_MORE = (float(cost_model.fitted("cublas")[name]) for name in ("times", "more", "split_more"))
+"""Cost model of cuBLAS: TIMES × (time of our best aligned blocks) + MORE seconds, and SPLIT_MORE where sums are split."""
 
 TEAM_TIMES = 1.1
 """Factor of the time of our best aligned teams, where a side is short or there is a vector."""
