@@ -17,7 +17,6 @@ The last but one is for products of ``JUDGED`` results and more; smaller ones ar
 Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
 
 The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands that are copied to lie densely.
-Beside that both limits are wider, by ``cut``.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ from toprung.oracle.precision import precision
 from toprung.oracle.problem import UNIT_ROUNDOFF
 
 RMS, LARGEST, UNITS, JUDGED = 1.3, 2.0, 4.0, 4096
-PART = 320
-"""K up to which NumPy's BLAS may sum in one chain: OpenBLAS cuts longer sums, with its kernels for newer processors at more."""
 GUARD, CANARY = 64, 1.2345678
 VENDORS = ("cublas", "numpy", "host_blas")
 """Kernels of a vendor's, whose errors differ with the layout they are called in: they are not judged."""
@@ -184,6 +181,9 @@ def drawn(seed: int, number: int, largest: int) -> Case:
     if rng.random() < 0.2:
         a, b = (replace(side, values=rng.choice(tuple(ONE_SIGNED))) for side in (a, b))
         case = replace(case, a=a, b=b)
+    if rng.random() < 0.02:  # a router's or a head's: a long A meets few columns
+        sizes = rng.randint(largest, 6 * largest), rng.randint(33, 256), rng.randint(largest // 2, 2 * largest)
+        case = replace(case, M=sizes[0], N=sizes[1], K=sizes[2], a=replace(a, batch=()), b=replace(b, batch=()), batch=())
     return case
 
 
@@ -364,7 +364,7 @@ def examined(case: Case, device: str) -> Outcome:
         if bool(where.any()):
             outcome.ours = errors_of(found, product, bound, where, xp)
             outcome.vendor = errors_of(theirs, product, bound, where, xp)
-            outcome.failures += judged(outcome, cut(case.K, gpu))
+            outcome.failures += judged(outcome)
         kinds = {case.a.values, case.b.values}
         if receipt and kinds <= ONE_SIGNED.keys():
             off = bias(*(x.cpu().numpy() if gpu else x for x in (found, product, bound)))
@@ -379,21 +379,16 @@ def examined(case: Case, device: str) -> Outcome:
     return outcome
 
 
-def cut(K: int, gpu: bool) -> float:
-    """Return how many times one chain's rms error the vendor's may be below it: √n of n parts of K, and 1 on a GPU."""
-    return 1.0 if gpu else math.sqrt(max(1, -(-K // PART)))
-
-
-def judged(outcome: Outcome, factor: float) -> list[str]:
-    """Return what is wrong with the errors of a product; ``factor``: of the limits beside the vendor's errors."""
+def judged(outcome: Outcome) -> list[str]:
+    """Return what is wrong with the errors of a product."""
     ours, vendor, found = outcome.ours, outcome.vendor, []
     assert ours and vendor
     if not ours.largest <= outcome.case.K + 4:
         found.append(f"an error of {ours.largest:.3g} units, more than any order of summing gives")
     if outcome.results >= JUDGED and not outcome.kernel.startswith(VENDORS):
-        if not ours.rms <= factor * RMS * vendor.rms:
+        if not ours.rms <= RMS * vendor.rms:
             found.append(f"the rms error is {ours.rms:.3g} units, the vendor's {vendor.rms:.3g}")
-        if not ours.largest <= max(factor * LARGEST * vendor.largest, UNITS):
+        if not ours.largest <= max(LARGEST * vendor.largest, UNITS):
             found.append(f"the largest error is {ours.largest:.3g} units, the vendor's {vendor.largest:.3g}")
     return found
 
@@ -653,7 +648,7 @@ def main() -> int:
     record["failures"] += [
         f"smaller products together, {named(name)}: rms error {pool.ratio:.3g} times the vendor's over {pool.results} results"
         for name, pool in pools(record).items()
-        if pool.results >= JUDGED and not pool.ratio <= RMS * cut((1 << name[1]) - 1, device.backend == "cuda")
+        if pool.results >= JUDGED and not pool.ratio <= RMS
     ]
     if chosen.out:
         results.write(chosen.out, record)
