@@ -51,7 +51,7 @@ class Receipt:
 
     @property
     def measured(self) -> float:
-        """Time from the first panel's start to the result, seconds; reading it waits for the device."""
+        """Time from the start to the result, seconds; reading it waits for the device."""
         return self._seconds("all")
 
     @property
@@ -235,9 +235,10 @@ class Product:
         else:
             routines.matmul(a, b, c, **self.how)
 
-    def run(self) -> Any:
-        """Send and multiply all panels; return this rank's shard of C."""
+    def run(self, a: Any, b: Any) -> Any:
+        """Redistribute what is not sent in panels, send and multiply all panels, and return C as a DTensor."""
         schedule, device = self.schedule, self.c.device
+        shape, stride = torch.Size((schedule.sizes["m"], schedule.sizes["n"])), (schedule.sizes["n"], 1)
         lane = Lane(device, self.times, self.agreement)
         sent = [name for name in schedule.movers if name != "C"]
         cuts = schedule.cuts()
@@ -250,7 +251,28 @@ class Product:
 
             return lane.start(work)
 
+        def park() -> None:
+            with torch.no_grad():
+                for name, operand in (("A", a), ("B", b)):
+                    placements = [NAMES[place] for place in schedule.parked[name]]
+                    self.parts[name] = operand.redistribute(placements=placements).to_local().detach()
+
+        def place() -> None:
+            before, after = ([NAMES[place] for place in places["C"]] for places in (schedule.parked, schedule.sources))
+            with torch.no_grad():
+                c = DTensor.from_local(self.c, self.mesh, before, run_check=False, shape=shape, stride=stride)
+                self.parts["C"] = c.redistribute(placements=after)
+
+        def redistribute(work: Callable[[], None], names: str) -> None:
+            if all(schedule.parked[name] == schedule.sources[name] for name in names):
+                work()
+            elif device.type == "cuda":
+                lane.timed("sent", work)
+            else:
+                lane.start(work)()  # PyTorch itself would wait for the whole timeout, and leave no time to find out who hangs
+
         def everything() -> None:
+            redistribute(park, "AB")
             if not panels:
                 self.c.zero_()
             ready = fetch(0) if sent and panels else None
@@ -268,10 +290,11 @@ class Product:
                     delivered.append(lane.start(functools.partial(self.deliver, start, width, buffers["C"])))
             for wait in delivered[-2:]:
                 wait()
+            redistribute(place, "C")
 
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             lane.timed("all", everything)
-        return self.c
+        return self.parts["C"]
 
 
 def _named(placements: Sequence[Placement], name: str) -> Placements:
@@ -353,12 +376,7 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
             free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
         agreement.reach(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
-        wanted = {key: [NAMES[place] for place in places] for key, places in schedule.parked.items()}
-        product.parts = {"A": a.redistribute(placements=wanted["A"]), "B": b.redistribute(placements=wanted["B"])}
-        product.parts = {key: part.to_local().detach() for key, part in product.parts.items()}
-        shape, stride = torch.Size((sizes["m"], sizes["n"])), (sizes["n"], 1)
-        c = DTensor.from_local(product.run(), mesh, wanted["C"], run_check=False, shape=shape, stride=stride)
-        c = c.redistribute(placements=[NAMES[place] for place in schedule.sources["C"]])
+        c = product.run(a, b)
     predicted = schedule.seconds if known else None
     _last.receipt = Receipt(schedule, predicted, schedule.bytes, schedule.memory, len(schedule.cuts()) - 1, product.times)
     return c
