@@ -107,6 +107,15 @@ def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
     assert CallSpace(device, Gemm(64, 64, 64).desc).model.bound(order[0]) == 0, "what is unknown discards nothing"
 
 
+def test_without_figures_of_a_gpu_the_families_costs_order_tiles() -> None:
+    unknown = replace(H200, name="Another")
+    space = CallSpace(unknown, Gemm(1024, 1024, 1024).desc)
+    order = list(islice(space.ranked(), 40))
+    predicted = [space.model.predict(c) for c in order]
+    assert predicted[4:] == sorted(predicted[4:]) and predicted[0] == min(predicted) < math.inf
+    assert {space.model.bound(c) for c in order} == {0.0}, "what is unknown discards nothing"
+
+
 def hills() -> Table:
     """Every combination of two parameters, fastest at one of them, the worse the more steps away."""
     seconds = {}

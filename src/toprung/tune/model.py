@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +33,10 @@ UNKNOWN = Model(lambda candidate: float("inf"), lambda candidate: 0.0)
 
 
 def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
-    """Return the model for a call: the ranking model for the block kernel, each family's own cost model for the rest.
+    """Return the model for a call: the ranking model for the block kernel on a GPU whose figures are known, else each family's own.
 
-    On a GPU whose figures are unknown, plain fp32 is not predicted. Plain fp32 is bounded by the device's peak.
+    On the checks of an H200 neither ranks the block kernel's candidates clearly better; the ranking model predicts all tiles, the
+    family's own those of its table. Plain fp32 is bounded by the device's peak where figures are known.
     """
     if desc.is_vector:
         return UNKNOWN
@@ -44,12 +46,12 @@ def model(device: Device, desc: Desc, precision: str = "fp32") -> Model:
         predicted = family.search_cost if isinstance(family, SearchedFamily) else family.cost
         return predicted(device, desc, candidate.config)
 
-    if precision != "fp32" or device.kind != "gpu":
+    ranking = None
+    if precision == "fp32" and device.kind == "gpu":
+        with contextlib.suppress(Unsupported):
+            ranking = Ranking.of(device, desc)
+    if ranking is None:
         return Model(cost, lambda candidate: 0.0)
-    try:
-        ranking = Ranking.of(device, desc)
-    except Unsupported:
-        return UNKNOWN
     peak = device.peak_gflops
     least = desc.flops / (1e9 * peak) if peak else 0.0
 
