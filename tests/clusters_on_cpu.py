@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,10 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from toprung.backends.base import Source
+from hopper_on_cpu import Folder
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import launch
 from toprung.kernels.base import KernelFamily, TileConfig
-
-
-class Folder(hopper_on_cpu.Folder):
-    """Folder in which a kernel is built for the CPU, and the session that launches it."""
-
-    changed: tuple[str, ...] = ()
-    """Pieces of the text, each with what stands in its place."""
-
-    def built(self, source: Source) -> hopper_on_cpu.Library:
-        """Return the library of a kernel, whose text is changed before."""
-        text = source.text
-        for was, now in zip(self.changed[::2], self.changed[1::2], strict=True):
-            assert was in text
-            text = text.replace(was, now)
-        return super().built(replace(source, text=text))
 
 
 def folder_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -318,21 +319,35 @@ def unneeded(*checks: Callable[[], None], names: str = "") -> list[str]:
 
 
 Plants = tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...]
-"""Checks, what they are given after the folder, and bugs that each of them finds: a text of the kernel's, and what it becomes."""
+"""Checks, what they are given after the folder, and bugs that each of them finds, as ``bug`` takes them."""
+TOKEN = r"\s*(?:0x[\da-f.]+p-?\d+f?|\w[\w.]*|[-+*/%&|^<>=!]+)"
 
 
 def each_plant(plants: Plants) -> list[Any]:
     """Return a parameter for each bug, alone with the check that finds it: with all checks for each a bug took half a minute."""
-    return [pytest.param(check, given, *bug, id=bug[0][:24]) for check, given, bugs in plants for bug in bugs]
+    return [pytest.param(check, given, *bug, id=bug[0]) for check, given, bugs in plants for bug in bugs]
 
 
-def planted(original: Callable[..., Source], good: str, bad: str) -> Callable[..., Source]:
-    """Return what makes the same kernel with a bug in its text; LookupError where the text to replace is not there."""
+@contextlib.contextmanager
+def bug(place: str, text: str) -> Iterator[None]:
+    """Plant a bug in each kernel that is built: a text is inserted at ``/*!place*/``, or behind ``~`` is there for the next token.
 
-    def source(*given: Any, **named: Any) -> Source:
-        found = original(*given, **named)
-        if good not in found.text:  # no assertion, which would count as the bug's discovery
-            raise LookupError(f"{good} is not in the text")
-        return dataclasses.replace(found, text=found.text.replace(good, bad))
+    Raises
+    ------
+    LookupError
+        no kernel had the place; no assertion, which would count as the bug's discovery
+    """
+    marker, found = re.compile(re.escape(f"/*!{place}*/") + TOKEN * text.startswith("~")), 0
+    original = Folder.built
 
-    return source
+    def built(self: Folder, source: Source) -> Library:
+        nonlocal found
+        changed, count = marker.subn(lambda _: text.removeprefix("~"), source.text)
+        found += count
+        return original(self, dataclasses.replace(source, text=changed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Folder, "built", built)
+        yield
+    if not found:
+        raise LookupError(f"no kernel has a place {place}")

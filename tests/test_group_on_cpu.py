@@ -14,7 +14,7 @@ import pytest
 import hopper_on_cpu
 import toprung
 from conftest import require
-from hopper_on_cpu import aligned, planted
+from hopper_on_cpu import aligned, bug
 from test_fused_epilogue import finished
 from test_hopper_inflight_on_cpu import Folder, Product, picked
 from toprung import errors
@@ -427,17 +427,16 @@ def test_who_is_taken_into_a_group() -> None:
 
 
 PLANTS = (
-    ("ends[middle] > tile", "ends[middle] >= tile"), ("member ? group.ends[member - 1] : 0", "0"),
-    ("in - column * down.by", "in"), ("one.d ? 1.0f : 0.0f", "one.d ? 0.5f : 0.0f"),
-    ("32 * j, now.K)", "32 * j, now.K + 1)"), ("(group.of[member].K + 31) / 32", "group.of[0].K / 32"),
-    ("now.N - of.n", "now.N + 1 - of.n"), ("row * one.down + col", "row * one.on + col"),
+    ("end-of-product", "~>="), ("begin-of-product", "0 && "),
+    ("down-of-product", "0 * "), ("d-of-product", "~0.5f"),
+    ("k-of-product", " + 1"), ("stages-of-product", "~0"),
+    ("n-of-product", " + 1"), ("d-of-row", "~on"),
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
-def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    monkeypatch.setattr(group, "product_source", planted(group.product_source, good, bad))
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("place, text", PLANTS)
+def test_a_planted_bug_is_found(folder: Folder, place: str, text: str) -> None:
+    with bug(place, text), pytest.raises(AssertionError):
         test_unequal_shapes_in_one_launch(folder)
         test_what_is_computed_again_and_epilogues(folder)

@@ -11,8 +11,7 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Folder, aligned
-from toprung.backends.base import Source
+from hopper_on_cpu import Folder, aligned, bug
 from toprung.kernels.hopper_sgemm import cost, launches
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
@@ -159,23 +158,18 @@ def test_block_shapes_copy_their_panels(folder: Folder, shape: tuple[int, int], 
 
 
 PLANTS = [
-    ("line + k < some", "line + k <= some"),  # one of K too many, which is NaN
-    ("left = rows - first - row", "left = rows - first - row - 1"),
-    ("t / 32 * WIDE + t % WIDE", "t / 32 * WIDE + t % (WIDE - 1)"),
-    ("from += ALONG ? BK : BK * ld", "from += BK"),
-    ("row / PANEL * (BK * PANEL)", "row / PANEL * BK"),
+    ("k-copied", " + 1"),  # one of K too many, which is NaN
+    ("rows-copied", " - 1"),
+    ("row-copied", "(WIDE - 1) + 0 * "),
+    ("next-copied", "true || "),
+    ("panel-copied", "~1"),
 ]
 
 
-@pytest.mark.parametrize(("good", "bad"), [pytest.param(*p, marks=[pytest.mark.slow] * (i > 0)) for i, p in enumerate(PLANTS)])
-def test_a_planted_bug_of_copies_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    def planted(session: Any, source: Source) -> Source:
-        assert good in source.text
-        return replace(source, text=source.text.replace(good, bad))
-
-    monkeypatch.setattr(launches, "kernel_of", planted)
+@pytest.mark.parametrize(("place", "text"), [pytest.param(*p, marks=[pytest.mark.slow] * (i > 0)) for i, p in enumerate(PLANTS)])
+def test_a_planted_bug_of_copies_is_found(folder: Folder, place: str, text: str) -> None:
     wide = SgemmConfig(512, 64, BK=10, STAGES=2, WAIT_AT=5, COPY=1)
-    with pytest.raises(AssertionError):
+    with bug(place, text), pytest.raises(AssertionError):
         product(folder, 133, 261, 33, "NN", pad=(1, 2, 1), variant=COPYING)
         product(folder, 261, 69, 33, "TT", pad=(3, 2, 1), variant=wide)
         product(folder, 500, 69, 33, "NN", pad=(1, 2, 1), variant=wide)

@@ -10,9 +10,8 @@ import pytest
 
 import hopper_on_cpu
 import test_hopper_inflight_on_cpu as inflight
-from hopper_on_cpu import aligned, planted
+from hopper_on_cpu import aligned, bug
 from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
-from toprung.kernels.hopper_fp32x import sources
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 
@@ -183,19 +182,18 @@ def test_every_half_is_its_own_term(folder: Folder) -> None:
 
 
 PLANTS = (
-    ("v[1][4 * s + q] = high_of<A_TYPE>(both)", "v[1][4 * s + q] = low_of<A_TYPE>(both)"),
-    ("x[i] *= scale[h].times;", ";"), ("^ (part ^ warp) % TURNS)", "^ 0)"),
-    ("s * (4 / A_SIZE)", "s"), ("< count ? SIZE * wide : 0", "< count ? 4 * wide : 0"),
-    ("there ? widened<TYPE>(*from) : 0.0f", "there ? widened<TYPE>(*from & 0xff80) : 0.0f"),
-    ("wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[0] : a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
+    ("high-half", "~low_of"),
+    ("scaled-early", "if (false) "), ("turn-of-part", "0 & "),
+    ("turn-of-halves", "1 + 0 * "), ("last-piece", "~4"),
+    ("half-again", " & 0xff80"),
+    ("hi-lo", "if (false) "), ("odd-rows", "0 * "),
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
-def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    monkeypatch.setattr(sources, "product_source", planted(sources.product_source, good, bad))
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("place, text", PLANTS)
+def test_a_planted_bug_is_found(folder: Folder, place: str, text: str) -> None:
+    with bug(place, text), pytest.raises(AssertionError):
         for trans in ("NN", "TT"):
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 0, "bfloat16", "float32")
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 1, "float32", "bfloat16")

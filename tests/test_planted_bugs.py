@@ -6,6 +6,7 @@ no further than the guards around each operand.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import toprung.kernels
 import trial
 from toprung.backends.base import Session
 from toprung.lab.routines import base
@@ -80,6 +82,16 @@ def test_a_planted_kernel_bug_is_caught(bug: Bug, session: Session, tmp_path: Pa
     found = trial.attempt(trial.make(wrong, session, bug.options, bug.tile), bug.problem, session).verdict
     assert not found.right
     assert any(bug.says in problem for problem in found.problems), found.problems
+
+
+def test_each_marked_place_of_a_kernel_has_a_bug() -> None:
+    """``hopper_on_cpu.bug`` plants it there; the place of one that is gone goes, too."""
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    kernels = [
+        path.read_text() for path in Path(toprung.kernels.__file__).parent.rglob("*") if path.suffix in (".cl", ".cu", ".cuh")
+    ]
+    places = {place for text in kernels for place in re.findall(r"/\*!(.*?)\*/", text)}
+    assert places and not [place for place in places if f'"{place}"' not in tests]
 
 
 def test_a_missing_barrier_is_caught(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

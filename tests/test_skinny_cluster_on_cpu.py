@@ -11,6 +11,7 @@ import clusters_on_cpu
 import golden
 from clusters_on_cpu import Folder, folder_for
 from conftest import require
+from hopper_on_cpu import bug
 from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -89,38 +90,33 @@ def test_batches(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("at", "trans"), [(LANES, "NT"), (FLAT, "NN")])
 def test_planted_bugs_are_found(folder: Folder, at: Point, trans: str) -> None:
-    for changed in (
-        (  # nobody waits for those who are late
-            "cluster_arrive(); /* what was sent is visible to those who wait */",
-            "",
-            "    cluster_wait(); \\\n    UNROLL",
-            "    UNROLL",
-        ),
-        ("&met[get_group_id(1)][(at) % SHARE]", "&met[0][(at) % SHARE]"),  # all slices write to one place
-        ("slice = 1; slice < SLICES", "slice = 2; slice < SLICES"),  # one is left out
-        ("at = get_group_id(1) * SHARE + i", "at = i"),  # all blocks write the first's
+    for place, text in (
+        ("sums-are-here", "if (false) "),  # nobody waits for those who are late
+        ("place-of-slice", "0 * "),  # all slices write to one place
+        ("first-slice", "~2"),  # one is left out
+        ("share-of-block", "0 * "),  # all blocks write the first's
     ):
-        folder.changed = changed
-        assert worst(folder, at, 4, (3, 14, 1000), trans) >= 1, changed
+        with bug(place, text):
+            assert worst(folder, at, 4, (3, 14, 1000), trans) >= 1, place
 
 
 def test_rows_that_are_asked_for_ahead_are_those_that_come(folder: Folder) -> None:
-    folder.changed = "asked += KU * down", "asked += down"
-    assert worst(folder, FLAT, 2, (3, 40, 150), "NN") < 1, "a few rows of Y: nothing is asked for ahead"
-    assert worst(folder, FLAT, 2, (7, 40, 150), "NN") >= 1
+    with bug("asked-ahead", "~1"):
+        assert worst(folder, FLAT, 2, (3, 40, 150), "NN") < 1, "a few rows of Y: nothing is asked for ahead"
+        assert worst(folder, FLAT, 2, (7, 40, 150), "NN") >= 1
 
 
 def test_lanes_that_exchange_sums_end_with_each_of_them(folder: Folder) -> None:
     bugs = (
-        ("kept += upper ? LEFT(step) / 2 : 0", "", (LANES, NARROW)),
-        ("upper ? low : high, there", "upper ? high : low, there", (LANES, NARROW)),
-        ("lane % SHARING == 0", "lane % LANES == 0", (LANES, NARROW)),
-        ("id % SUBGROUP ^ APART(step)", "lane ^ APART(step)", (NARROW,)),  # teams smaller than a sub-group
+        ("half-kept", "0 && ", (LANES, NARROW)),
+        ("half-sent", "!", (LANES, NARROW)),
+        ("first-of-lanes", "~LANES", (LANES, NARROW)),
+        ("other-lane", "lane + 0 * ", (NARROW,)),  # teams smaller than a sub-group
     )
-    for old, new, teams in bugs:
-        folder.changed = old, new
-        for at in teams:
-            assert worst(folder, at, 2, (2, 40, 600), "NT") >= 1, (old, at)
+    for place, text, teams in bugs:
+        with bug(place, text):
+            for at in teams:
+                assert worst(folder, at, 2, (2, 40, 600), "NT") >= 1, (place, at)
 
 
 def test_lanes_exchange_halves_of_a_power_of_two(folder: Folder) -> None:
@@ -130,9 +126,9 @@ def test_lanes_exchange_halves_of_a_power_of_two(folder: Folder) -> None:
 
 
 def test_a_vector_cut_by_the_end_that_no_lane_takes_is_found(folder: Folder) -> None:
-    folder.changed = "(end - begin) / VEC % DN == lane", "lane == DN"
-    assert worst(folder, LANES, 2, (1, 14, 703), "NT") < 1  # one float an access: no vector is cut
-    assert worst(folder, LANES, 2, (1, 14, 702), "NT", pad=2) >= 1
+    with bug("cut-vector", "false && "):
+        assert worst(folder, LANES, 2, (1, 14, 703), "NT") < 1  # one float an access: no vector is cut
+        assert worst(folder, LANES, 2, (1, 14, 702), "NT", pad=2) >= 1
 
 
 def test_a_slice_that_would_be_empty_is_refused(folder: Folder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import golden
 import trial
 from clusters_on_cpu import Folder, folder_for
 from conftest import require
+from hopper_on_cpu import bug
 from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -82,17 +82,14 @@ def test_batches(folder: Folder) -> None:
 
 
 def test_planted_bugs_are_found(folder: Folder) -> None:
-    text = RECORDS[4].text()
-    met = re.search(r"    cluster_arrive\(\); /\* what .*\\\n    cluster_wait\(\);", text)
-    assert met
-    for was, now in (
-        (met[0], "\\\n"),  # nobody waits for the others' sums
-        ("(slice) * ROWS + (i) / SLICES", "(i) / SLICES"),  # all slices write to one place
-        ("slice = 1; slice < SLICES", "slice = 2; slice < SLICES"),  # one is left out
-        ("    if (WRITES(i) && m < M)", "    if (m < M)"),  # each block writes all rows
+    for place, text in (
+        ("sums-are-here", "if (false) "),  # nobody waits for the others' sums
+        ("place-of-slice", "0 * "),  # all slices write to one place
+        ("first-slice", "~2"),  # one is left out
+        ("rows-of-block", "~1 + "),  # each block writes all rows
     ):
-        folder.changed = was, now
-        assert worst(folder, SMALL, 4, (50, 44, 300)) >= 1, now
+        with bug(place, text):
+            assert worst(folder, SMALL, 4, (50, 44, 300)) >= 1, place
 
 
 def test_a_slice_that_would_be_empty_is_refused(folder: Folder) -> None:

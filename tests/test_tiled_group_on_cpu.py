@@ -26,7 +26,7 @@ from toprung.dispatch.select import group_family
 from toprung.errors import BuildError, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group as packed
-from toprung.kernels.tiled_group import config, cost, family
+from toprung.kernels.tiled_group import cost, family
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, TiledForm
 from toprung.kernels.tiled_group.family import FAMILY, group_launches, group_share
 from toprung.lab.sass.machine_code import inspect_source
@@ -264,23 +264,20 @@ def test_the_cost_model_counts_the_first_blocks_turns_and_takes_blocks_that_fit(
 
 
 PLANTS = (
-    ("ends[middle] > tile", "ends[middle] >= tile"), ("member ? group.ends[member - 1] : 0", "0"),
-    ("in - column * of.tiles_m", "in"), ("if (of.d)", "if (of.d && of.down)"), ("at < K ?", "at <= K ?"), ("k + BK <= K", "k < K"),
-    ("a(of.a, of.lda, m0, of.M)", "a(of.a, of.lda, m0, of.M - 1)"), ("of.down, of.on", "of.on, of.down"),
-    ("now ^= 1;", "now ^= 0;"), ("col + 4 <= N", "col < N"), ("row >= M", "row + 1 >= M"),
-    ("whole[i][j] += sum", "whole[i][j] = sum"),
-    ("k % chain == 0 ||", ""), (", sum[i][j] = 0.0f;", ";"), ("tn + j * 8;", "tn + j * 4;"), ("i / 4 * 16", "i / 4 * 4"),
-    ("rows % 4 == 0 || ", "true || "), ("chain = K <= SHORT_K ? SHORT_CHAIN : LONG_CHAIN", "chain = SHORT_CHAIN"),
+    ("end-of-product", "~>="), ("begin-of-product", "0 && "),
+    ("down-of-product", "0 * "), ("d-of-any", " && of.down"), ("k-of-member", " + 1"), ("whole-steps", " + BK - 1"),
+    ("m-of-product", " - 1"), ("d-of-row", "~on"),
+    ("buffers", "~0"), ("fours-there", "~1"), ("rows-of-member", " + 1"),
+    ("chains-added", "~="),
+    ("end-of-chain", "false && "), ("begin-of-chain", "~+="), ("column-of-thread", "~4"), ("row-of-thread", "~4"),
+    ("wide-pieces", "true || "), ("length-of-chain", "true || "),
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
-def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    original = config.text()
-    assert good in original
-    monkeypatch.setattr(config, "text", lambda: original.replace(good, bad))
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("place, text", PLANTS)
+def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, place: str, text: str) -> None:
+    with hopper_on_cpu.bug(place, text), pytest.raises(AssertionError):
         test_unequal_shapes_in_one_launch(folder)
         test_epilogues_and_what_is_no_number(folder)
         for trans in ("NN", "TN"):
@@ -347,9 +344,9 @@ class Group(here.Group):
         return stored, stored[:, :, :cols].transpose(0, 2, 1) if turned else stored[:, :, :cols]
 
 
-text = config.text()
-assert {good!r} in text
-config.text = lambda: text.replace({good!r}, {bad!r})
+if {place!r}:
+    entered = here.hopper_on_cpu.bug({place!r}, {bug!r})
+    entered.__enter__()
 folder = here.Folder(Path({folder!r}), units=2)
 for trans in ("NN", "NT", "TN", "TT"):
     for shapes, pad in ((here.SHAPES, 0), (here.ALIGNED, 0), (((33, 21, 18), (12, 20, 24)), 3)):
@@ -359,11 +356,11 @@ for trans in ("NN", "NT", "TN", "TT"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "good, bad", [("", ""), ("min(first + line(i), rows - 1)", "first + line(i)"), ("at < K ?", "at < K + BK ?"),
-                  ("min(first + on(), rows - 4)", "first + on()"), ("on() + e), rows - 1)", "on() + e), rows)")],
+    "place, bug", [("", ""), ("last-row", " + (1 << 20)"), ("k-of-member", " + BK"),
+                  ("last-four", " + (1 << 20)"), ("last-element", " + 1")],
 )  # fmt: skip
-def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) -> None:
+def test_nothing_is_read_beyond_an_operand(tmp_path: Path, place: str, bug: str) -> None:
     """Each operand ends where memory ends: what is read behind it ends the process."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
-    program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), good=good, bad=bad)
-    assert hopper_on_cpu.reads_behind_memory(program) == bool(good)
+    program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), place=place, bug=bug)
+    assert hopper_on_cpu.reads_behind_memory(program) == bool(place)

@@ -22,7 +22,7 @@ template <bool MAX> inline uint over_row(uint mine, int lanes, uint *shared) {
     group_sync();
     mine = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) mine = MAX ? max(mine, shared[i]) : both(mine, shared[i]);
+    for (int i = 0; i < 4; ++i) mine = MAX ? max(mine, shared[i]) : both(mine, /*!losses-of-warps*/shared[i]);
     group_sync(); // all threads have read what is overwritten next
     return mine;
 }
@@ -31,7 +31,7 @@ inline uint pieces_of(int rows, int K) { return K <= SHORT_ROW ? (uint)(rows + 3
 
 // One of the warpgroups and blocks, of which a block has ``warpgroups`` and itself, that are done with the words; the last one makes them ready for the next launch.
 inline void done_with(uint *claims, int warpgroups) {
-    if (atomicAdd(claims + 2, 1u) == gridDim.x * (warpgroups + 1) - 1) claims[0] = claims[1] = claims[2] = 0;
+    if (atomicAdd(claims + 2, 1u) == gridDim.x * (warpgroups + 1) - 1) /*!claims-left*/claims[0] = claims[1] = claims[2] = 0;
 }
 
 // Pieces as long as there are any; all threads of a block call it. ``rows`` of each matrix, ``all`` of them together; ``shared``: five
@@ -48,9 +48,9 @@ inline void split_claimed(const float *B, long long ldb, long long stride, int r
         group_sync();
         uint piece = shared[4];
         if (piece >= pieces) break;
-        int row = lanes == 32 ? 4 * (int)piece + (int)threadIdx.x / 32 % 4 : (int)piece;
+        int row = lanes == 32 ? 4 * (int)piece + /*!row-of-warp*/(int)threadIdx.x / 32 % 4 : (int)piece;
         if (row < all) {
-            const float *from = B + row / rows * stride + row % rows * ldb;
+            const float *from = B + /*!matrix-of-row*/row / rows * stride + row % rows * ldb;
             float4 v[HELD_FOURS];
             uint largest = 0, losses = 0;
 #pragma unroll
@@ -58,7 +58,7 @@ inline void split_claimed(const float *B, long long ldb, long long stride, int r
 #pragma unroll
             for (int i = 0; i < HELD_FOURS; ++i) largest = max(largest, largest_of(v[i]));
 #pragma unroll 1
-            for (int k = 4 * (at + lanes * HELD_FOURS); k < K; k += 4 * lanes) largest = max(largest, largest_of(four(from, k, K, wide)));
+            for (int k = 4 * (at + lanes * HELD_FOURS); k < /*!rest-of-row*/K; k += 4 * lanes) largest = max(largest, largest_of(four(from, k, K, wide)));
             largest = over_row<true>(largest, lanes, shared);
             Scale s = scale_of(shift_of(largest), CUT_SHARE);
             unsigned short *to = terms + (long long)row * 2 * whole;

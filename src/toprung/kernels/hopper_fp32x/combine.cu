@@ -37,17 +37,17 @@ combine(const float *A, const float *B, float *C, float alpha, float beta, const
         for (int i = 0; i < PRODUCTS; ++i) {
             constexpr ulong table = SIGNS_C;
             uint sign = (uint)(table >> (2 * (PRODUCTS * q + i))) & 3;
-            float times = sign == 1 ? 1.0f : -1.0f;
+            float times = /*!sign-in-c*/sign == 1 ? 1.0f : -1.0f;
             if (!sign) continue;
             sum[0] = fmaf(times, p[i].x, sum[0]), sum[1] = fmaf(times, p[i].y, sum[1]);
             sum[2] = fmaf(times, p[i].z, sum[2]), sum[3] = fmaf(times, p[i].w, sum[3]);
         }
-        int m = q / 2 * half_m + first + row, n = q % 2 * half_n + left + col;
+        int m = q / 2 * half_m + first + row, n = /*!quarter-of-n*/q % 2 * half_n + left + col;
         if (m >= M || n >= N) continue;
         float *to = C + (long long)m * ldc + n;
         uint bad = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) bad |= (uint)(n + i < N && !is_finite(sum[i])) << i;
+        for (int i = 0; i < 4; ++i) bad |= (uint)(/*!not-finite*/n + i < N && !is_finite(sum[i])) << i;
         if (wide && n + 3 < N && !bad) {
             float4 old = beta != 0 ? *(const float4 *)to : make_float4(0.0f, 0.0f, 0.0f, 0.0f), made;
             made.x = beta != 0 ? fmaf(beta, old.x, alpha * sum[0]) : alpha * sum[0];
@@ -68,7 +68,7 @@ combine(const float *A, const float *B, float *C, float alpha, float beta, const
         uint bad = again >> (4 * q) & 15;
         if (!__syncthreads_or(bad != 0)) continue;
         if (t == 0) atomicAdd(count, 1ull);
-        int m0 = q / 2 * half_m + first, n0 = q % 2 * half_n + left;
+        int m0 = /*!quarter-of-m*/q / 2 * half_m + first, n0 = /*!quarter-of-n*/q % 2 * half_n + left;
         float sum[4] = {};
 #pragma unroll 1
         for (int k0 = 0; k0 < K; k0 += DEPTH) {

@@ -36,13 +36,13 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
     static inline uint place(uint line, uint on) { // of an element in shared memory, in elements
         uint k = ALONG ? on : line, row = ALONG ? line : on;
         if (IS_A && ALONG) return k / 16 * (16 * ROWS) + (row ^ (k / 16 << HALF)) * 16 + (k % 16 ^ (B_IS_SPLIT ? 8 * (row / (2 << HALF) % 2) : 0));
-        if (IS_A) return k * ROWS + (row ^ (8 << HALF) * (B_IS_SPLIT ? k / 2 % 4 : k % 4));
+        if (IS_A) return k * ROWS + (row ^ (8 << HALF) * (B_IS_SPLIT ? k / /*!eights-of-k*/2 % 4 : k % 4));
         uint warp = row / LANES;
         if (ALONG) {
             row = stored_row(row);
-            return row * (128 / SIZE) + ((k * SIZE / 16 + HALF * 4 * (row % 2)) ^ row % 8) * (16 / SIZE) + k % (16 / SIZE);
+            return row * (128 / SIZE) + ((k * SIZE / 16 + /*!odd-rows*/HALF * 4 * (row % 2)) ^ row % 8) * (16 / SIZE) + k % (16 / SIZE);
         }
-        return warp * (LANES * 128 / SIZE) + (k ^ (k / EACH ^ warp) % TURNS) * LANES + row % LANES;
+        return warp * (LANES * 128 / SIZE) + (k ^ /*!turn-of-k*/(k / EACH ^ warp) % TURNS) * LANES + row % LANES;
     }
 
     inline uint place_of(int i) const { // of the thread's piece i
@@ -64,18 +64,18 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
             for (int i = 0; i < COUNT; ++i, further(x)) copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, 4 * WORDS);
             return;
         }
-        int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // elements of a piece that there are
+        int rest = K/*!rest-of-k*/ - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // elements of a piece that there are
         int count = wide ? ALONG ? left : rest : 0; // rows, or of K, that there are
         if (WIDTH == 1 || !__any_sync(0xffffffffu, wide % WIDTH)) {
 #pragma unroll AT_ONCE
-            for (int i = 0; i < COUNT; ++i, further(x)) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
+            for (int i = 0; i < COUNT; ++i, further(x)) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP /*!pieces-of-k*/< count);
             return;
         }
         // A row ends inside a piece: across K in every stage of a tile at C's edge. Lanes with whole pieces copy here, too: else they and
         // the others would take turns.
 #pragma unroll AT_ONCE
         for (int i = 0; i < COUNT; ++i, further(x))
-            copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count ? SIZE * wide : 0);
+            copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count ? /*!last-piece*/SIZE * wide : 0);
     }
 };
 

@@ -24,18 +24,18 @@ __noinline__ void refuse(Doubts &in) {
 #pragma unroll 4
     for (int x = 0; x < BN / 4; ++x) {
         int col = column_of(x / 2, thread) + x % 2;
-        uint its = shared_half(in.statistics + 16 + 2 * col);
-        LineStatistics column{of_byte(its & 0xff), of_byte(its >> 8)};
+        uint its = shared_half(in.statistics + 16 + 2 * col/*!column-statistics*/);
+        LineStatistics column{of_byte(its & 0xff), of_byte(its >> 8/*!lost-of-column*/)};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
-            bool lost = (fabsf(sum) < least) & (may_be_0[h] | (sum != 0.0f));
-            refused[h] |= (uint)lost << x, pieces |= (uint)lost << col / GRANULE;
+            bool lost = (fabsf(sum) < least) & (/*!sum-of-zeros*/may_be_0[h] | (sum != 0.0f));
+            refused[h] |= (uint)lost << x, pieces |= (uint)lost << /*!granule*/col / GRANULE;
         }
     }
     uint found = __reduce_add_sync(0xffffffffu, __popc(refused[0]) + __popc(refused[1]));
     if (!found) return;
-    bool few = SLICES == 1 && found <= (BN / GRANULE) * few_of(in.K);
+    bool few = /*!few-of-slices*/SLICES == 1 && found <= (BN / GRANULE) * few_of(in.K);
     pieces = __popc(__reduce_or_sync(0xffffffffu, pieces));
     if (few && thread % 32 == 0) atomicAdd(in.count, (ulong)pieces);
 #pragma unroll 1
@@ -47,8 +47,8 @@ __noinline__ void refuse(Doubts &in) {
             for (uint rest = __shfl_sync(0xffffffffu, refused[h], owner); rest; rest &= rest - 1) {
                 int x = __ffs(rest) - 1;
                 float again = __int_as_float(0x7fffffff);
-                if (few) again = chains(in.a + row_of(h, owner) * in.down_a, in.on_a, in.b + (column_of(x / 2, owner) + x % 2) * in.down_b, in.on_b, in.K, in.spare);
-                if (thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
+                if (few) again = chains(in.a + row_of(h/*!row-again*/, owner) * in.down_a, in.on_a, in.b + (column_of(x / 2, owner) + x % 2/*!column-again*/) * in.down_b, in.on_b, in.K, in.spare);
+                if (/*!owner*/thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
             }
         }
 }
@@ -70,5 +70,5 @@ inline void refuse_doubts(float (&sum)[BN / 2], const RowStatistics &of_rows, in
     for (int i = 0; i < BN / 2; ++i) doubts.sum[i] = sum[i];
     refuse(doubts);
 #pragma unroll
-    for (int i = 0; i < BN / 2; ++i) sum[i] = doubts.sum[i];
+    for (int i = 0; i < BN / 2; ++i) /*!sums-again*/sum[i] = doubts.sum[i];
 }

@@ -28,13 +28,13 @@ template <class To> inline void set_row(To &to, const ElementA *A, long long lda
     to.a = A + (TRANS_A ? row : row * lda), to.down_a = TRANS_A ? 1 : lda, to.on_a = TRANS_A ? lda : 1;
 }
 template <class To> inline void set_column(To &to, const ElementB *B, long long ldb, int col) {
-    to.b = B + (TRANS_B ? col * ldb : col), to.down_b = TRANS_B ? ldb : 1, to.on_b = TRANS_B ? 1 : ldb;
+    to.b = B + (TRANS_B ? col * ldb : col), to.down_b = /*!down-b*/TRANS_B ? ldb : 1, to.on_b = TRANS_B ? 1 : ldb;
 }
 
 // an element into shared memory as fp32, or 0: there after ``copies_wait``
 template <int TYPE> inline void copy_widened(uint to, const float *from, bool there) { copy_async_if<4>(to, from, there); }
 template <int TYPE> inline void copy_widened(uint to, const unsigned short *from, bool there) {
-    shared_put(to, there ? widened<TYPE>(*from) : 0.0f);
+    shared_put(to, there ? widened<TYPE>(*from/*!half-again*/) : 0.0f);
 }
 
 // The sum of row x of A and column y of B, by a warp, each lane a chain at a time. ``at``: SPARE_BYTES of shared memory, where all of both
@@ -55,21 +55,21 @@ float chains(const ElementA *x, long long on_a, const ElementB *y, long long on_
         int count = min((K - k0 + CHAIN - 1) / CHAIN, MOST), left = K - k0 - lane;
         const ElementA *one = x + (k0 + lane) * on_a;
         const ElementB *two = y + (k0 + lane) * on_b;
-        __syncwarp(); // all lanes have read the elements of the step before
+        /*!step-is-read*/__syncwarp(); // all lanes have read the elements of the step before
 #pragma unroll 4
         for (int i = 0; i < count; ++i, one += CHAIN * on_a, two += CHAIN * on_b) {
-            bool there = CHAIN * i < left;
+            bool there = CHAIN * i < left/*!chain-end*/;
             copy_widened<A_TYPE>(As + 4 * (APART * i + lane), there ? one : x, there);
             copy_widened<B_TYPE>(Bs + 4 * (APART * i + lane), there ? two : y, there);
         }
-        copies_wait();
-        __syncwarp();
+        /*!chain-is-copied*/copies_wait();
+        /*!chain-is-copied*/__syncwarp();
         int depth = lane < count ? min(CHAIN, K - k0 - CHAIN * lane) : 0;
         float acc = chain(depth, [=](int j) {
             return make_float2(shared_one(As + 4 * (APART * lane + j)), shared_one(Bs + 4 * (APART * lane + j)));
         });
 #pragma unroll 4
-        for (int i = 0; i < count; ++i) total += __shfl_sync(0xffffffffu, acc, i);
+        for (int i = 0; i < count; ++i) total += __shfl_sync(0xffffffffu, acc, i/*!chains-in-order*/);
     }
     return total;
 }
@@ -91,7 +91,7 @@ inline void one_by_one(const Operands &of, const Out &out, int first, uint wante
 #pragma unroll 1
         for (uint rest = __reduce_or_sync(0xffffffffu, lane == owner ? wanted : 0); rest; rest &= rest - 1) {
             int i = __ffs(rest) - 1;
-            float total = chains(a + row_of(i / 2 % 2, owner) * down_a, on_a, b + (column_of(i / 4, owner) + i % 2) * down_b, on_b, K, at);
+            float total = chains(a + row_of(i / 2 % 2/*!row-left*/, owner) * down_a, on_a, b + (column_of(i / 4, owner) + i % 2/*!column-left*/) * down_b, on_b, K, at);
             if (lane == owner) store_again(out, first, i, total);
         }
     }
@@ -109,7 +109,7 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
 #pragma unroll 1
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
         next_chain(k0, sum, acc);
-        __syncwarp(); // all lanes have read the elements of the step before
+        /*!step-is-read*/__syncwarp(); // all lanes have read the elements of the step before
 #pragma unroll 4
         for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 16, r = on_a == 1 ? e / DEPTH : e % 16;
@@ -119,11 +119,11 @@ inline void again(const Operands &of, const Out &out, int first, uint wanted, ui
 #pragma unroll 4
         for (int e = lane; e < GRANULE * DEPTH; e += 32) {
             int k = on_b == 1 ? e % DEPTH : e / GRANULE, c = on_b == 1 ? e / DEPTH : e % GRANULE;
-            bool there = k0 + k < K && c < cols;
+            bool there = k0 + k < K/*!columns-of-k*/ && c < cols;
             copy_widened<B_TYPE>(Bs + 4 * (k * PITCH_B + c), there ? b + c * down_b + (k0 + k) * on_b : b, there);
         }
-        copies_wait();
-        __syncwarp();
+        /*!step-is-copied*/copies_wait();
+        /*!step-is-copied*/__syncwarp();
         int depth = min(DEPTH, K - k0); // elements past K are not multiplied: 0 times Inf is a NaN
 #pragma unroll 4
         for (int k = 0; k < depth; ++k) {

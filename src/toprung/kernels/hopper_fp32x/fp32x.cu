@@ -85,14 +85,14 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 Place at = place(tile, tiles_m, tiles_n);
                 int slice = at.matrix / batch, product = at.matrix % batch;
                 Slice of_k = slice_of(slice, depth, K, alpha);
-                int row = product * apart_a + slice * below_a + at.m * BM, col = product * apart_b + slice * below_b + at.n * BN;
+                int row = product * apart_a + /*!slice-of-a*/slice * below_a + at.m * BM, col = product * apart_b + slice * below_b + at.n * BN;
                 int along_a = below_a ? 0 : 2 * of_k.first, along_b = below_b ? 0 : 2 * of_k.first; // fp16: hi and lo
                 for (int j = 0; j < of_k.k_blocks; ++j) {
                     uint a = ring + stage * STAGE_BYTES;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     barrier_expect(full + 8 * stage, STAGE_BYTES);
                     tma_load(a, &map_a, along_a + 64 * j, row, full + 8 * stage);
-                    tma_load(a + A_BYTES, &map_b, along_b + 64 * j, col, full + 8 * stage);
+                    tma_load(a + A_BYTES, &map_b, /*!slice-of-b*/along_b + 64 * j, col, full + 8 * stage);
                     if (++stage == STAGES) stage = 0, phase ^= 1;
                 }
             }
@@ -187,17 +187,17 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
             float given[EPILOGUE == 2 ? 1 : 2][BN / 4] = {}; // D, of both rows of the thread
             auto column = [lane](int i) { return 8 * i + 2 * (lane % 4); };
 #pragma unroll
-            for (int h = 0; h < (EPILOGUE == 2 ? 1 : 2); ++h)
+            for (int h = 0; h < (/*!d-of-both-rows*/EPILOGUE == 2 ? 1 : 2); ++h)
                 if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
             if constexpr (ODD_C) {
                 // Results go through shared memory, and 16 lanes write 16 neighbours: a thread's own ones, written one by one, would each
                 // be half of the 32 bytes that memory takes at a time.
 #pragma unroll
                 for (int i = 0; i < BN / 16; ++i) { // columns left + 16 * i …; every second time in the same place, so that no lane still reads there
-                    float(*turned)[PITCH] = (float(*)[PITCH])(i % 2 ? Bs : As)[consumer] + 16 * warp;
+                    float(*turned)[PITCH] = (float(*)[PITCH])(i % 2 ? Bs : As)[consumer] + /*!rows-of-warp*/16 * warp;
 #pragma unroll
                     for (int x = 0; x < 8; ++x) {
-                        int down = lane / 4 + x / 2 % 2 * 8, on = x / 4 * 8 + 2 * (lane % 4) + x % 2, col = 16 * i + on;
+                        int down = lane / 4 + x / 2 % 2 * 8, on = /*!odd-column*/x / 4 * 8 + 2 * (lane % 4) + x % 2, col = 16 * i + on;
                         float result = sum[8 * i + x];
                         if (EPILOGUE) {
                             if (beta != 0) result = fmaf(beta, given[EPILOGUE == 2 ? 0 : x / 2 % 2][4 * i + x / 4 * 2 + x % 2], result);
@@ -207,7 +207,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                         turned[down][on] = activated(result);
                     }
                     __syncwarp();
-                    int col = 16 * i + lane % 16, rows = left + col < N && !(skip >> (col / GRANULE) & 1) ? M - top - 16 * warp : 0;
+                    int col = 16 * i + lane % 16, rows = left + col < N && !(skip >> (col / GRANULE) & 1) ? M - top - 16 * warp/*!odd-rows-there*/ : 0;
 #pragma unroll
                     for (int down = lane / 16; down < 16; down += 2)
                         if (down < rows) out[(long long)(16 * warp + down) * ldc + col] = turned[down][lane % 16];
@@ -254,7 +254,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                       across_a ? lda : 1,
                       B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
                       across_b ? ldb : 1,
-                      M - top, (int)(N - col), of_k.depth, alpha, beta, added.from(0, GRANULE * i), out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
+                      M - top, (int)(N - col), of_k.depth, alpha, beta, added.from(0, /*!d-of-granule*/GRANULE * i), out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
         }

@@ -22,18 +22,18 @@ static_assert(SLICES == 1 && !IN_PARTS, "products of a group have all of K");
 
 // Tiles of a product, one column of C after the other: those that run at once share B's columns.
 inline Place place_in(const Group &group, uint member, uint tile) {
-    uint in = tile - (member ? group.ends[member - 1] : 0);
+    uint in = tile - (/*!begin-of-product*/member ? group.ends[member - 1] : 0);
     Divisor down = group.of[member].by_tiles();
     uint column = down.of(in);
-    return Place{0, (int)(in - column * down.by) * BM, (int)column * BN};
+    return Place{0, (int)(in - column * /*!down-of-product*/down.by) * BM, (int)column * BN};
 }
 
 // Stages of a product; or more, but never none
-inline int k_blocks_of(const Group &group, uint member) { return (group.of[member].K + 31) / 32; }
+inline int k_blocks_of(const Group &group, uint member) { return (group.of[member].K + /*!stages-of-product*/31) / 32; }
 
 #if EPILOGUE
-inline Added added_of(const Member &one, int row, int col) { return Added{one.d + row * one.down + col * one.on, one.down, one.on}; }
-inline float beta_of(const Member &one) { return one.d ? 1.0f : 0.0f; }
+inline Added added_of(const Member &one, int row, int col) { return Added{one.d + row * one./*!d-of-row*/down + col * one.on, one.down, one.on}; }
+inline float beta_of(const Member &one) { return one.d ? /*!d-of-product*/1.0f : 0.0f; }
 #else
 inline Added added_of(const Member &, int, int) { return Added{}; }
 inline constexpr float beta_of(const Member &) { return 0.0f; }
@@ -65,9 +65,9 @@ inflight(ulong *count, const __grid_constant__ Group group) {
                 CopiesOfB b(now.b, now.ldb, of.n, now.N, 0);
 #pragma unroll 1
                 for (int j = 0; j < k_blocks; ++j) {
-                    ring.wait_until_free();
-                    a.fetch(ring.a(), 32 * j, now.K);
-                    b.fetch(ring.b(), 32 * j, now.K);
+                    /*!free*/ring.wait_until_free();
+                    a.fetch(ring.a(), 32 * j, now.K/*!k-of-product*/);
+                    b.fetch(ring.b(), 32 * j, now.K/*!k-of-product*/);
                     barrier_arrive_copied(ring.filled());
                     ring.advance();
                 }
@@ -105,7 +105,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         auto operands = [&](auto &to, int col) { set_row(to, now.a, now.lda, top), set_column(to, now.b, now.ldb, of.n + col), to.K = now.K; };
         refuse_doubts(sum, of_rows, now.M - top, ring.statistics(), spare, count, operands);
         float *c = now.c + (long long)top * now.ldc + of.n;
-        Out out{c, now.ldc, now.M - top, now.N - of.n, 1.0f, beta_of(now), width_of(c, now.ldc), added_of(now, top, of.n)};
+        Out out{c, now.ldc, now.M - top, now.N/*!n-of-product*/ - of.n, 1.0f, beta_of(now), width_of(c, now.ldc), added_of(now, top, of.n)};
         Left left = {};
         store_sums(out, sum, left, spare);
         store_left(out, left, count, spare, [&](auto &to, int col) {

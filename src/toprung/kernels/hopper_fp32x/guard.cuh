@@ -39,5 +39,5 @@ inline bool may_lose(Rows a, Rows b, int K) { return (a.flags | b.flags) & LOST 
 // a sum of 8 / UNITS.
 inline bool is_lost(const Row &a, const Row &b, float sum, int K) {
     int sides = (a.losses & LOST ? 1 : 0) + (b.losses & LOST ? 1 : 0);
-    return fabsf(sum) < (8.0f / UNITS) * (float)(sides * (long long)K);
+    return fabsf(sum) < (/*!lost-size*/8.0f / UNITS) * (float)(sides * (long long)K);
 }

@@ -53,19 +53,19 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
     int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
     // k-blocks of a tile, a stage each: of all of K, of a slice from stage ``begin`` on, or of a part.
     int all = alpha == 0.0f ? 0 : (K + 31) / 32, each = (all + SLICES - 1) / SLICES, begin = min(slice * each, all);
-    int k_blocks = IN_PARTS ? (all + batch - 1) / batch : min(each, all - begin);
-    auto depth = [=](int matrix) { return IN_PARTS ? min(32 * k_blocks, K - 32 * k_blocks * matrix) : K; };
+    int k_blocks = IN_PARTS ? (all + batch - 1/*!parts-of-k*/) / batch : min(each, all - begin);
+    auto depth = [=](int matrix) { return IN_PARTS ? min(32 * k_blocks, K - 32 * k_blocks * /*!last-part*/matrix) : K; };
 
     if (warpgroup >= CONSUMERS) {
         if (warpgroup == CONSUMERS) { // the copier
             fewer_registers<COPIER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 Place of = walk.place(tile);
-                CopiesOfA a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
-                CopiesOfB b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
+                CopiesOfA a(A + of.matrix * stride_a/*!a-of-matrix*/, lda, of.m, M, 32 * begin);
+                CopiesOfB b(B + of.matrix * stride_b/*!b-of-matrix*/, ldb, of.n, N, 32 * begin);
 #pragma unroll 1
                 for (int j = 0; j < k_blocks; ++j) {
-                    ring.wait_until_free();
+                    /*!free*/ring.wait_until_free();
                     a.fetch(ring.a(), 32 * (begin + j), depth(of.matrix));
                     b.fetch(ring.b(), 32 * (begin + j), depth(of.matrix));
                     barrier_arrive_copied(ring.filled());
@@ -99,11 +99,11 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](auto &to, int col) {
             to.K = depth(of.matrix);
-            set_row(to, A + of.matrix * stride_a, lda, top), set_column(to, B + of.matrix * stride_b, ldb, of.n + col);
+            set_row(to, A + of.matrix * stride_a/*!row-of-matrix*/, lda, top), set_column(to, B + of.matrix * stride_b/*!column-of-matrix*/, ldb, of.n + col);
         };
         if (k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
-        Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, of.n)};
+        Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, /*!d-of-tile*/of.n)};
         Left left = {};
         if (SLICES > 1) store_cluster_sums(out, sum, left, ring.first, slice);
         else store_sums(out, sum, left, spare);

@@ -10,10 +10,10 @@ inline void start_products(float (&partial)[BN / 2], const Fragments &a, ulong b
     wgmma_fence();
     if (!A_TYPE) {
         wgmma_rs<BN>(partial, a.lo[0], b, 0);
-        wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
+        wgmma_rs<BN>(partial, a.lo[1], b + 2/*!second-sixteen*/, 1);
     }
     if (!B_IS_HALF) { // hi.lo; a lo that was split beforehand was multiplied by 2^11
-        wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[0] : a.hi[0], b + 4, !A_TYPE);
+        /*!hi-lo*/wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[0] : a.hi[0], b + 4, !A_TYPE);
         wgmma_rs<BN>(partial, B_IS_SPLIT ? a.low[1] : a.hi[1], b + 6, 1);
     }
     wgmma_rs<BN>(partial, a.hi[0], b, !(A_TYPE && B_IS_HALF));
@@ -25,13 +25,13 @@ inline void start_products(float (&partial)[BN / 2], const Fragments &a, ulong b
 // stage long multiplied or never filled, is split for nothing.
 inline void fetch_next(RowsOfA &rows, Ahead ahead, Ring &at) {
     at.advance();
-    if (ahead.any()) at.wait_until_filled();
+    /*!filled*/if (ahead.any()) at.wait_until_filled();
     rows.fetch(at.a());
 }
 
 // This warp has read a stage.
 inline void release(uint free) {
-    __syncwarp();
+    /*!stage-is-read*/__syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(free);
 }
 
@@ -43,7 +43,7 @@ inline void step(float (&sum)[BN / 2], Fragments &a, RowStatistics &of_rows, Ahe
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
     of_rows.add(a);
     ahead.next();
-    at.wait_until_split();
+    /*!split*/at.wait_until_split();
     start_products(partial, a, b);
     RowsOfA rows;
     fetch_next(rows, ahead, at);

@@ -22,7 +22,7 @@ struct Ring {
     // A tile's column statistics are in the slot of the stage after its last, by phase. The splitter is at most STAGES stages ahead of
     // the slowest consumer, which has yet to free them, so a slot is written again 2 * STAGES stages later at the earliest, when all have read
     // it: a consumer reads a tile's slot before it frees the next tile's first stage. STAGES slots would not do.
-    inline uint statistics() const { return spare(4 * CONSUMERS) + STATISTICS_BYTES * (phase * STAGES + stage); }
+    inline uint statistics() const { return spare(4 * CONSUMERS) + STATISTICS_BYTES * (/*!slot-by-phase*/phase * STAGES + stage); }
     inline uint filled() const { return spare(4 * CONSUMERS) + STATISTICS_SLOTS * STATISTICS_BYTES + 8 * stage; }
     inline uint split() const { return filled() + 8 * STAGES; }
     inline uint free() const { return filled() + 16 * STAGES; }
@@ -72,6 +72,6 @@ struct Walk {
         uint m = matrix.of(tile), rest = tile - m * matrix.by, b = band.of(rest), in = rest - b * band.by;
         bool whole = b * GROUP + GROUP <= down;
         uint column = whole ? in / GROUP : last.of(in);
-        return Place{(int)m, (int)(b * GROUP + in - column * (whole ? GROUP : last.by)) * BM, (int)column * BN};
+        return Place{(int)m, (int)(b * GROUP + in - column * (/*!last-band*/whole ? GROUP : last.by)) * BM, (int)column * BN};
     }
 };

@@ -34,7 +34,7 @@ inline ulong find_lost(const float (&sum)[BN / 2], const Row *rows, const Row *c
     for (int i = 0; i < BN / 2; ++i) {
         int r = row + i / 2 % 2 * 8, col = i / 4 * 8 + 2 * (lane % 4) + i % 2;
         if (!(doubt >> (col / GRANULE) & 1) || top + r >= M || left + col >= N) continue;
-        lost |= (ulong)is_lost(rows[r], cols[col], sum[i], depth) << i;
+        /*!lost-sums*/lost |= (ulong)is_lost(rows[r], cols[col], sum[i], depth) << i;
     }
     uint counts = sum_of(__popcll(lost & 0xffffffff) | __popcll(lost >> 32) << 16, words, barrier);
 #pragma unroll
@@ -71,7 +71,7 @@ __noinline__ void one_by_one(Again &in) {
 #pragma unroll 1
         for (; rest; rest &= rest - 1) {
             int i = __ffsll(rest) - 1, of = thread - lane + owner;
-            const float *a = in.a + row_of(i, of) * in.down_a, *b = in.b + column_of(i, of) * in.down_b;
+            const float *a = in.a + row_of(i/*!row-one-by-one*/, of) * in.down_a, *b = in.b + column_of(i/*!column-one-by-one*/, of) * in.down_b;
             float total = 0.0f;
 #pragma unroll 1
             for (int k0 = 0; k0 < in.K; k0 += CHAINS * CHAIN) {
@@ -79,7 +79,7 @@ __noinline__ void one_by_one(Again &in) {
                 float x[CHAINS], y[CHAINS];
 #pragma unroll
                 for (int j = 0; j < CHAINS; ++j) {
-                    long long k = k0 + CHAIN * j + lane;
+                    long long k = k0 + CHAIN * j + /*!k-one-by-one*/lane;
                     x[j] = k < in.K ? a[k * in.on_a] : 0.0f, y[j] = k < in.K ? b[k * in.on_b] : 0.0f;
                 }
 #pragma unroll
@@ -90,7 +90,7 @@ __noinline__ void one_by_one(Again &in) {
                 int count = min((in.K - k0 + CHAIN - 1) / CHAIN, CHAINS);
                 for (int j = 0; j < count; ++j) total += __shfl_sync(0xffffffffu, acc, j);
             }
-            if (lane == owner) in.sum[i] = in.alpha * total;
+            if (lane == owner) in.sum[i] = in.alpha /*!alpha-one-by-one*/* total;
         }
     }
 }

@@ -44,7 +44,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, RowS
     pin(partial);
     release(free);
 #pragma unroll
-    for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
+    for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2/*!scale-back*/], sum[i]);
     of_rows.add(a);
 }
 
@@ -55,26 +55,26 @@ inline void scale_columns(float (&sum)[BN / 2], const RowStatistics &of_rows, co
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         LineStatistics row = of_rows.row(h);
-        least[h] = least_of(1.5f * row.lost * 0x1p15f);
-        if_lost[h] = least[h] + least_of((float)K * 0x1p-36f * row.largest);
+        least[h] = least_of(/*!lost-of-row*/1.5f * row.lost * 0x1p15f);
+        if_lost[h] = least[h] + least_of(/*!lost-column*/(float)K * 0x1p-36f * row.largest);
     }
     // A lane fetches each 32nd column for all of its warp: fetched where they are used, they would be waited for one after the other.
     int known[BN / 32]; // 2 * exponent, and 1 where the column has lost something
 #pragma unroll
     for (int g = 0; g < BN / 32; ++g) {
-        int col = 32 * g + threadIdx.x % 32;
+        int col = /*!columns-known*/32 * g + threadIdx.x % 32;
         Row its{0, 0};
         if (col < cols) its = columns[col];
         known[g] = 2 * its.exponent + (its.losses & LOST ? 1 : 0);
     }
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2
-        int its = __shfl_sync(0xffffffffu, known[i / 8], 8 * (i / 2 % 4) + 2 * (threadIdx.x % 4) + i % 2), exponent = its >> 1;
-        float first = power_of_two(exponent >> 1), second = power_of_two(exponent - (exponent >> 1)); // both together may be no float
+        int its = __shfl_sync(0xffffffffu, known[i / 8], /*!known-lane*/8 * (i / 2 % 4) + 2 * (threadIdx.x % 4) + i % 2), exponent = its >> 1;
+        float first = power_of_two(exponent >> 1), second = power_of_two(/*!odd-exponent*/exponent - (exponent >> 1)); // both together may be no float
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &x = sum[4 * (i / 2) + 2 * h + i % 2];
-            x = fabsf(x) < (its & 1 ? if_lost[h] : least[h]) ? __int_as_float(0x7fffffff) : x * first * second;
+            x = fabsf(x) < (/*!known-lost*/its & 1 ? if_lost[h] : least[h]) ? __int_as_float(0x7fffffff) : x * first * second;
         }
     }
 }
@@ -116,13 +116,13 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             if (TRANS_B && claims && threadIdx.x % 128 == 0) wait_for_claimed(claims, pieces_of(rows_b, K), THREADS / 128);
             for (int tile = worker; tile < tiles; tile += workers) {
                 Place of = walk.place(tile);
-                CopiesOfA a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
+                CopiesOfA a(A + of.matrix * stride_a/*!a-of-matrix*/, lda, of.m, M, 32 * begin);
 #pragma unroll 1
                 for (int j = 0; j < k_blocks; ++j) {
-                    ring.wait_until_free();
+                    /*!free*/ring.wait_until_free();
                     if (threadIdx.x % 128 == 0) {
                         barrier_expect(ring.filled(), B_BYTES);
-                        tma_load(ring.b(), &map_b, 64 * (begin + j), of.matrix * apart_b + of.n, ring.filled());
+                        tma_load(ring.b(), &map_b, 64 * (/*!slice-of-terms*/begin + j), /*!terms-of-matrix*/of.matrix * apart_b + of.n, ring.filled());
                     }
                     a.fetch(ring.a(), 32 * (begin + j), K);
                     barrier_arrive_copied(ring.filled());
@@ -155,19 +155,19 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             step(sum, a, next, of_rows, ahead, ring);
             if (ahead.of_tile()) step(sum, next, a, of_rows, ahead, ring);
         }
-        if (k_blocks % 2) a = next;
+        /*!odd-stages*/if (k_blocks % 2) a = next;
 
         Place of = walk.place(tile);
-        if (k_blocks) scale_columns(sum, of_rows, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * k_blocks);
+        if (k_blocks) scale_columns(sum, of_rows, info_b + of.matrix * apart_b/*!info-of-matrix*/ + of.n, N - of.n, 32 * k_blocks);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
-        Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, of.n)};
+        Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, /*!d-of-tile*/of.n)};
         Left left = {};
         if (SLICES > 1) store_cluster_sums(out, sum, left, ring.first, slice);
         else store_sums(out, sum, left, spare);
         store_left(out, left, count, spare, [&](auto &to, int col) {
-            set_row(to, A + of.matrix * stride_a, lda, top), set_column(to, B + of.matrix * stride_b, ldb, of.n + col), to.K = K;
+            set_row(to, A + of.matrix * stride_a/*!row-of-matrix*/, lda, top), set_column(to, B + of.matrix * stride_b/*!column-of-matrix*/, ldb, of.n + col), to.K = K;
         });
         if (tile + workers >= tiles) bulk_wait(); // in the loop: after it the compiler would give consumers the launch's registers only
         if (SLICES > 1) cluster_sync(); // a block may leave once no other reads its shared memory

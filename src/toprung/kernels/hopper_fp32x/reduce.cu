@@ -19,11 +19,11 @@ reduce(float *C, float alpha, float beta ADDED_PARAMETERS, const float *parts, i
     long long apart = (long long)batch * M * ldp;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
-    for (int s = 0; s < slices; ++s, part += apart) {
+    for (int s = 0; s < slices/*!results-added*/; ++s, part += apart) {
         float4 one = __ldcg((const float4 *)part);
         sum.x += one.x, sum.y += one.y, sum.z += one.z, sum.w += one.w;
     }
-    Added added = ADDED(product, row, col);
+    Added added = ADDED(product, /*!d-of-sum*/row, col);
     float *to = C + product * stride_c + (long long)row * ldc + col, all[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

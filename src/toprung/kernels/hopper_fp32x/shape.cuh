@@ -67,7 +67,7 @@ inline int column_of(int i, uint thread = threadIdx.x) {
 }
 
 // column of B -> its row in shared memory, and the inverse
-inline uint stored_row(uint c) { return FOUR_COLUMNS ? (c & ~15u) + c / 2 % 2 * 8 + c / 4 % 4 * 2 + c % 2 : c; }
+inline uint stored_row(uint c) { return FOUR_COLUMNS ? (c & ~15u) + c / 2 % 2 * 8/*!four-columns*/ + c / 4 % 4 * 2 + c % 2 : c; }
 inline uint stored_column(uint r) { return FOUR_COLUMNS ? (r & ~15u) + r / 2 % 4 * 4 + r / 8 % 2 * 2 + r % 2 : r; }
 
 // K is permuted within each 16, unless B was split beforehand: word p of a row of B (p % 4 = lane % 4 of A's fragments) holds two elements

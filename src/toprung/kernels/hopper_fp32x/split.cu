@@ -28,7 +28,7 @@ struct Operand {
 // K along memory: element (row, k) at row * ld + k
 inline void along(const Operand &o, int block, int K, int depth, int slices, int whole, uint *shared) {
     int lanes = o.lanes, at = threadIdx.x % lanes, warp = threadIdx.x / 32, warps = lanes / 32, one = warp / warps * warps;
-    int row = block * (THREADS / lanes) + threadIdx.x / lanes, matrix = row / o.rows, first = matrix % slices * depth;
+    int row = block * (THREADS / lanes) + threadIdx.x / lanes, matrix = row / o.rows, first = /*!slice-of-k*/matrix % slices * depth;
     int limit = matrix < o.matrices ? min(depth, K - first) : 0, end = limit ? whole : 0; // a row that is not there has nothing in it
     const float *from = o.x + matrix / slices * o.stride + row % o.rows * o.ld + first;
     bool wide = o.ld % 4 == 0 && o.stride % 4 == 0 && (ulong)o.x % 16 == 0;
@@ -43,7 +43,7 @@ inline void along(const Operand &o, int block, int K, int depth, int slices, int
     largest = __reduce_max_sync(0xffffffffu, largest);
     if (warps > 1) {
         if (threadIdx.x % 32 == 0) shared[warp] = largest;
-        __syncthreads();
+        /*!largest-is-left*/__syncthreads();
         for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
     asm volatile("" : "+r"(row)); // what was worked out from it is not to be kept: there are no registers for it
@@ -122,7 +122,7 @@ inline void store_chunk(const Chunk &c, const Scale &s, char *patch, unsigned sh
 template <bool MAX> inline uint gathered(uint mine, uint *shared) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     shared[32 * warp + lane] = mine;
-    __syncthreads();
+    /*!warps-have-left*/__syncthreads();
     mine = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) mine = MAX ? max(mine, shared[32 * w + lane]) : both(mine, shared[32 * w + lane]);
@@ -155,9 +155,9 @@ inline void mail_send(uint (*words)[32], ulong *full, uint mine, uint from, uint
 // over the blocks of the cluster, what ``gathered`` gave each
 inline uint largest_of_cluster(Mail &mail, uint largest, int rank) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    cluster_wait();
+    /*!all-have-begun*/cluster_wait();
     if (warp < CLUSTER && warp != rank) mail_send(mail.maxima, mail.full, largest, rank, warp);
-    barrier_wait(shared_address(mail.full), 0);
+    /*!maxima-are-here*/barrier_wait(shared_address(mail.full), 0);
 #pragma unroll
     for (int r = 0; r < CLUSTER; ++r) largest = r == rank ? largest : max(largest, mail.maxima[r][lane]);
     return largest;
@@ -173,7 +173,7 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
 #endif
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, strips = (o.rows + 31) / 32, strip = block / CLUSTER;
     int matrix = strip / strips, first = strip % strips * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER);
-    int begin = matrix % slices * depth, limit = first + lane < o.rows ? min(depth, K - begin) : 0;
+    int begin = /*!slice-of-k*/matrix % slices * depth, limit = first + lane < o.rows ? min(depth, K - begin) : 0;
     const float *from = o.x + matrix / slices * o.stride + begin * o.ld + first + lane;
     Chunk held[HELD / 32];
     uint largest = 0, losses = 0;
@@ -203,9 +203,9 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
         mail_send(mail.losses, mail.full + 1, losses, rank, 0);
         return;
     }
-    barrier_wait(shared_address(mail.full + 1), 0);
+    /*!losses-are-here*/barrier_wait(shared_address(mail.full + 1), 0);
 #pragma unroll
-    for (int r = 1; r < CLUSTER; ++r) losses = both(losses, mail.losses[r][lane]);
+    for (int r = 1; r < CLUSTER; ++r) losses = both(losses, /*!losses-of-blocks*/mail.losses[r][lane]);
 #endif
     if (limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - limit);
 }

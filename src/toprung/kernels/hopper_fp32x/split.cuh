@@ -20,13 +20,13 @@ inline uint largest_of(float x, float y, float z, float w) {
 
 // the scale of 32 elements by the bits of the largest |x|
 inline BlockScale scale_of(uint largest) {
-    uint exponent = max(largest, LEAST_BITS) & 0x7f800000;
+    uint exponent = max(largest, /*!least-scale*/LEAST_BITS) & 0x7f800000;
     return BlockScale{__uint_as_float(((uint)(254 + TOP_EXPONENT) << 23) - exponent), __uint_as_float(exponent - ((uint)TOP_EXPONENT << 23))};
 }
 
 // Return True if one of them is small; ``less``: the bits of |x|, less 1, for what is 0 loses nothing.
 inline bool is_small(uint less, uint largest) {
-    return less < max(largest, LEAST_BITS) - ((uint)SPREAD << 23);
+    return /*!small*/less < max(largest, LEAST_BITS) - ((uint)SPREAD << 23);
 }
 
 // fp16 (TYPE 1) or bf16 as fp32: one, and the two of a word
@@ -56,10 +56,10 @@ inline uint byte_of(float x) { return min((__float_as_uint(x) >> 23) + (x != 0.0
 inline float of_byte(uint byte) { return __uint_as_float(byte << 23); }
 
 // what a product may lose of one line, or 0 where that loses nothing, whatever the other is
-inline float lost_by(const LineStatistics &one, const LineStatistics &other) { return one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
+inline float lost_by(const LineStatistics &one, const LineStatistics &other) { return /*!nothing-lost*/one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
 
 // what a sum must have at least, if so much may be lost of it, for at most UNITS in its last place
-inline float least_of(float lost) { return (0x1p24f / UNITS) * lost; }
+inline float least_of(float lost) { return (/*!units*/0x1p24f / UNITS) * lost; }
 
 // --- B, by the splitter ---------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ inline void fetch_column(uint tile, int row, int column, int part, int warp, flo
     } else {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            uint at = tile + warp * (128 * LANES) + B_SIZE * (((part * EACH + i) ^ (part ^ warp) % TURNS) * LANES + column % LANES);
+            uint at = tile + warp * (128 * LANES) + B_SIZE * (((part * EACH + i) ^ /*!turn-of-part*/(part ^ warp) % TURNS) * LANES + column % LANES);
             v[i] = B_TYPE ? widened<B_TYPE>(shared_half(at)) : shared_one(at);
         }
     }
@@ -106,10 +106,10 @@ inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
     }
 #pragma unroll
     for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // fp16 is not scaled
-        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+        largest = max(largest, /*!largest-of-lanes*/__shfl_xor_sync(0xffffffffu, largest, other));
     BlockScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
-    weight += small ? s.back : 0.0f, most = max(most, largest);
+    weight /*!weight-of-b*/+= small ? s.back : 0.0f, most = max(/*!most-of-tile*/most, largest);
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // A row of 128 bytes: hi of both 16 of K, then lo; of each 16 of K words 0 to 3, then 4 to 7 (k_of); swizzled as tile_at says.
@@ -122,7 +122,7 @@ inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
         for (int p = 0; p < (EACH < 16 ? 4 : 8); ++p) {
             // with 8 of K the thread has words 0, 1, 4 and 5 (the first 8), or 2, 3, 6 and 7; across K 0 to 3, or 4 to 7
             int word = EACH >= 16 || TRANS_A ? p : p % 2 + p / 2 * 4;
-            split_two<B_TYPE, true>(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
+            split_two<B_TYPE, true>(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);/*!lo-of-b*/
         }
         if (EACH >= 16) {
             shared_put(at + ((2 * whole) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
@@ -149,11 +149,11 @@ inline void put_statistics(uint statistics, uint noticed, float weight, uint mos
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
     for (int other = LANES; other < 32; other *= 2) {
-        weight += __shfl_xor_sync(0xffffffffu, weight, other);
+        /*!weight-of-lanes*/weight += __shfl_xor_sync(0xffffffffu, weight, other);
         most = max(most, __shfl_xor_sync(0xffffffffu, most, other));
     }
-    uint bytes = byte_of(__uint_as_float(most)) | byte_of(weight * (EACH * 0x1p-25f)) << 8;
-    if (lane < LANES) shared_put_half(statistics + 16 + 2 * stored_column(warp * LANES + lane), bytes);
+    uint bytes = byte_of(__uint_as_float(most)) | byte_of(weight * (/*!lost-of-b*/EACH * 0x1p-25f)) << 8;
+    if (lane < LANES) shared_put_half(statistics + 16 + 2 * /*!stored-statistics*/stored_column(warp * LANES + lane), bytes);
     if (lane == 0) shared_put(statistics + 4 * warp, __uint_as_float(noticed));
     __syncwarp(); // one lane arrives for all
 }
@@ -165,14 +165,14 @@ inline void split_tile(Ring &ring, int k_blocks, bool follows) {
 #pragma unroll 1
     for (Ahead ahead(k_blocks, follows); ahead.of_tile();) {
         ring.wait_until_filled();
-        noticed |= split_columns(ring.b(), ring.scales(), weight, most);
+        noticed /*!noticed-stages*/|= split_columns(ring.b(), ring.scales(), weight, most);
         ahead.next();
         proxy_fence(); // Tensor Cores read what was written here
         __syncwarp();
         uint split = ring.split();
         ring.advance();
         if (!ahead.of_tile()) put_statistics(ring.statistics(), noticed, weight, most);
-        if (threadIdx.x % 32 == 0) barrier_arrive(split);
+        if (threadIdx.x % 32 == 0) /*!is-split*/barrier_arrive(split);
     }
 }
 
@@ -194,7 +194,7 @@ struct RowsOfA { // a stage's elements of the thread's two rows, as they come: v
                     uint at = tile + A_SIZE * (k * BM + ((m + row_of(0)) ^ 32 / A_SIZE * c));
                     if (A_TYPE) {
                         uint both = __float_as_uint(shared_one(at));
-                        v[0][4 * s + q] = low_of<A_TYPE>(both), v[1][4 * s + q] = high_of<A_TYPE>(both);
+                        v[0][4 * s + q] = low_of<A_TYPE>(both), v[1][4 * s + q] = /*!high-half*/high_of<A_TYPE>(both);
                     } else {
                         float2 two = shared_two(at);
                         v[0][4 * s + q] = two.x, v[1][4 * s + q] = two.y;
@@ -203,8 +203,8 @@ struct RowsOfA { // a stage's elements of the thread's two rows, as they come: v
             } else {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) { // k = 16 s + 4 c …
-                    uint at = tile + A_SIZE * (s * (16 * BM) + ((m + row_of(h)) ^ s * (4 / A_SIZE)) * 16 + (B_IS_SPLIT ? 2 * c : 4 * c));
-                    int turned = 8 * (row_of(h) / (8 / A_SIZE) % 2); // where B is split
+                    uint at = tile + A_SIZE * (s * (16 * BM) + ((m + row_of(h)) ^ s * (/*!turn-of-halves*/4 / A_SIZE)) * 16 + (B_IS_SPLIT ? 2 * c : 4 * c));
+                    int turned = /*!turned*/8 * (row_of(h) / (8 / A_SIZE) % 2); // where B is split
                     uint one = at + A_SIZE * turned, two = at + A_SIZE * (8 - turned);
                     if (A_TYPE) {
                         float2 both = B_IS_SPLIT ? make_float2(shared_one(one), shared_one(two)) : shared_two(at);
@@ -235,7 +235,7 @@ struct RowsOfA { // a stage's elements of the thread's two rows, as they come: v
             small[h] = is_small(min(one - 1, two - 1), largest);
             if (A_TYPE) {
 #pragma unroll
-                for (int i = 0; i < 8; ++i) x[i] *= scale[h].times;
+                for (int i = 0; i < 8; ++i) /*!scaled-early*/x[i] *= scale[h].times;
             }
         }
     }
@@ -251,12 +251,12 @@ struct Fragments { // A's operands of a stage, in the registers of a warp
         for (int h = 0; h < 2; ++h) {
             const float(&v)[8] = rows.v[h];
             back[h] = A_UNSCALED ? 1.0f : rows.scale[h].back;
-            weight[h] = !A_UNSCALED && rows.small[h] ? back[h] : 0.0f;
+            weight[h] = !A_UNSCALED && rows.small[h/*!small-row*/] ? back[h] : 0.0f;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
                 split_two<A_TYPE ? HI_ALONE : 0, B_IS_HALF>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
-                split_two<A_TYPE ? HI_ALONE : 0, B_IS_HALF>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
-                if constexpr (B_IS_SPLIT) low[s][h] = by_residual(hi[s][h]), low[s][h + 2] = by_residual(hi[s][h + 2]);
+                split_two<A_TYPE ? HI_ALONE : 0, B_IS_HALF>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2/*!further-k*/], lo[s][h + 2/*!further-k*/]);
+                if constexpr (B_IS_SPLIT) low[s][h] = by_residual(hi[s][h]), low[s][h + 2] = /*!low-of-a*/by_residual(hi[s][h + 2]);
             }
         }
     }
@@ -277,15 +277,15 @@ struct RowStatistics {
 
     inline void add(const Fragments &a) {
         if (A_UNSCALED) return;
-        weight[0] += a.weight[0], weight[1] += a.weight[1];
-        scales = __vmaxu2(scales, __byte_perm(__float_as_uint(a.back[0]), __float_as_uint(a.back[1]), 0x7632));
+        weight[0] /*!weight-of-a*/+= a.weight[0], weight[1] += a.weight[1];
+        scales = __vmaxu2(/*!largest-scales*/scales, __byte_perm(__float_as_uint(a.back[0]), __float_as_uint(a.back[1]), 0x7632));
     }
 
     // of the four lanes that have the row together, each with 8 of its 32 elements
     inline LineStatistics row(int h) const {
-        float most = __uint_as_float(h ? scales & 0xffff0000u : scales << 16), all = weight[h];
-        all += __shfl_xor_sync(0xffffffffu, all, 1);
-        all += __shfl_xor_sync(0xffffffffu, all, 2);
-        return LineStatistics{A_UNSCALED ? 65504.0f : most * 0x1p15f, all * (8 * 0x1p-25f)};
+        float most = __uint_as_float(/*!scale-of-row*/h ? scales & 0xffff0000u : scales << 16), all = weight[h];
+        /*!weight-of-pairs*/all += __shfl_xor_sync(0xffffffffu, all, 1);
+        /*!weight-of-fours*/all += __shfl_xor_sync(0xffffffffu, all, 2);
+        return LineStatistics{A_UNSCALED ? 65504.0f : most * /*!largest-of-row*/0x1p15f, all * (/*!lost-of-a*/8 * 0x1p-25f)};
     }
 };

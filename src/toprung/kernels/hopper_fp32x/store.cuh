@@ -34,7 +34,7 @@ struct Out { // a warp's part of C
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #if EPILOGUE
-            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, [](int i) { return column_of(i); });
+            if (beta != 0.0f && (/*!d-of-second-row*/EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, [](int i) { return column_of(i); });
 #endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * OUT_PITCH * row_of(h);
@@ -44,26 +44,26 @@ struct Out { // a warp's part of C
                 int col = column_of(i);
                 float2 one = two(x[0], x[1], d + 2 * i);
                 if (FOUR_COLUMNS) {
-                    float2 next = two(x[4], x[5], d + 2 * i + 2);
+                    float2 next = two(x[4], x[5], d + 2 * i + 2/*!d-of-fours*/);
                     shared_put(near + 4 * col, make_float4(one.x, one.y, next.x, next.y));
                 } else *(float2 *)(to + col) = one;
             }
         }
         if (!FOUR_COLUMNS) return;
-        int lane = threadIdx.x % 32, there = min(cols, BN);
+        int lane = threadIdx.x % 32, there = min(cols, BN)/*!columns-there*/;
         if (wide == 4 && there % 4 == 0) {
             proxy_fence();
-            __syncwarp();
+            /*!out-by-tma*/__syncwarp();
             if (lane < min(rows, 16)) bulk_store(at + (long long)lane * ldc, memory + 4 * OUT_PITCH * lane, 4 * there);
             return;
         }
-        __syncwarp();
+        /*!out-by-lanes*/__syncwarp();
         float *to = at + lane;
 #pragma unroll 4
-        for (int row = 0; row < min(rows, 16); ++row, to += ldc) {
+        for (int row = 0; row < min(rows, 16)/*!rows-there*/; ++row, to += ldc) {
 #pragma unroll
             for (int x = 0; x < BN; x += 32)
-                if (lane + x < there) to[x] = shared_one(memory + 4 * (OUT_PITCH * row + lane + x));
+                if (lane + x < there) to[x] = shared_one(memory + 4 * (OUT_PITCH * row + lane + x/*!out-columns*/));
         }
     }
 
@@ -77,7 +77,7 @@ struct Out { // a warp's part of C
             if (row >= rows || col >= cols) continue;
             float *to = at + (long long)row * ldc + col, x = alpha * v[2 * h], y = alpha * v[2 * h + 1];
             bool one = size_bits(v[2 * h]) < 0x7f800000, two = size_bits(v[2 * h + 1]) < 0x7f800000, both = col + 1 < cols;
-            left |= (one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
+            left |= (/*!left-of-two*/one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
             if (wide >= 2 && one && two && both) {
                 if (beta != 0.0f) {
                     float2 old = added.two(to, row, col);
@@ -118,7 +118,7 @@ inline void store_sums(const Out &out, const float (&sum)[BN / 2], Left &left, u
 // a block leaves: the others read its sums.
 inline void store_cluster_sums(const Out &out, const float (&sum)[BN / 2], Left &left, uint ring, int slice) {
     uint sums = ring + threadIdx.x / 128 * (64 * BN * 4) + threadIdx.x % 128 * 4;
-    consumers_meet(); // the ring is read no more
+    /*!ring-is-read*/consumers_meet(); // the ring is read no more
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) shared_put(sums + 512 * i, sum[i]);
     cluster_sync();
@@ -127,7 +127,7 @@ inline void store_cluster_sums(const Out &out, const float (&sum)[BN / 2], Left 
         if (i % SLICES != slice) continue;
         float total[4] = {};
 #pragma unroll
-        for (int r = 0; r < SLICES; ++r)
+        for (int r = 0; r < SLICES/*!slices-added*/; ++r)
 #pragma unroll
             for (int x = 0; x < 4; ++x) total[x] += shared_of(sums + 512 * (4 * i + x), r);
         left[i / 4] |= out.store(i, total) << i % 4 * 4;

@@ -23,7 +23,7 @@ inline uint signs_of(int product) { return (uint)((ulong)SIGNS >> (8 * product))
 
 // how far a row of quarter q reaches into the operand: 0 where it lies beyond it
 inline int reach(const Quarters &o, int q, int row) {
-    return q / 2 * o.half_rows + row < o.rows ? max(0, min(o.half_depth, o.depth - q % 2 * o.half_depth)) : 0;
+    return /*!quarter-of-rows*/q / 2 * o.half_rows + row < o.rows ? max(0, min(o.half_depth, o.depth - q % 2 * o.half_depth)) : 0;
 }
 
 inline void along_sums(const Quarters &o, int block, uint *shared) {
@@ -40,7 +40,7 @@ inline void along_sums(const Quarters &o, int block, uint *shared) {
         if (!sign) continue;
         int limit = there ? reach(o, q, row) : 0;
         const float *from = o.x + (q / 2 * o.half_rows + row) * o.ld + q % 2 * o.half_depth;
-        float times = sign == 1 ? 1.0f : -1.0f;
+        float times = /*!sign*/sign == 1 ? 1.0f : -1.0f;
         float4 w[ALONG / 4];
 #pragma unroll
         for (int i = 0; i < ALONG / 4; ++i) w[i] = four(from, 4 * (at + lanes * i), limit, wide);
@@ -56,7 +56,7 @@ inline void along_sums(const Quarters &o, int block, uint *shared) {
     largest = __reduce_max_sync(0xffffffffu, largest);
     if (warps > 1) {
         if (threadIdx.x % 32 == 0) shared[warp] = largest;
-        __syncthreads();
+        /*!largest-is-left*/__syncthreads();
         for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
     if (!there) return;
@@ -68,7 +68,7 @@ inline void along_sums(const Quarters &o, int block, uint *shared) {
         int k = 4 * (at + lanes * i);
         if (k < o.half_depth) store_four(v[i], s, o.terms + to * 2 * o.half_depth, k, losses);
     }
-    if (at == 0) o.info[to] = Row{-shift, 0};
+    if (at == 0) o.info[to] = Row{/*!scale-of-sum*/-shift, 0};
 }
 
 // 32 of K of this lane's row of a sum, across memory
@@ -81,8 +81,8 @@ inline Chunk chunk_of_sum(const Quarters &o, uint signs, int row, int k) {
         uint sign = signs >> 2 * q & 3;
         if (!sign) continue;
         int limit = reach(o, q, row);
-        const float *from = o.x + q / 2 * o.half_rows + row + (q % 2 * o.half_depth + k) * o.ld;
-        float times = sign == 1 ? 1.0f : -1.0f, v[32];
+        const float *from = o.x + q / 2 * o.half_rows + row + (/*!quarter-of-k*/q % 2 * o.half_depth + k) * o.ld;
+        float times = /*!sign*/sign == 1 ? 1.0f : -1.0f, v[32];
 #pragma unroll
         for (int i = 0; i < 32; ++i, from += o.ld) v[i] = k + i < limit ? *from : 0.0f;
 #pragma unroll
@@ -117,7 +117,7 @@ inline void across_sums(const Quarters &o, int block, uint *shared, char *patche
         asm volatile("" : "+r"(row), "+r"(k), "+r"(end), "+l"(patch)); // what is worked out from them is not to be kept
         store_chunk(chunk_of_sum(o, signs, row, k), s, patch, terms + 2 * k, end, 32, losses);
     }
-    if (warp == 0 && block % CLUSTER == 0) o.info[to + lane] = Row{-shift, 0};
+    if (warp == 0 && block % CLUSTER == 0) o.info[to + lane] = Row{/*!scale-of-sum*/-shift, 0};
 }
 
 extern "C" __global__ void

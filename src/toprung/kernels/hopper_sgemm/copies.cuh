@@ -20,11 +20,11 @@ template <bool ALONG, int SIDE, int PANEL> struct Copies {
     uint place;        // of that element in a stage's operand
 
     inline Copies(const float *x, long long ld_, int first, int rows, int k) : ld(ld_) {
-        int t = threadIdx.x % 128, row = ALONG ? t / 32 * WIDE + t % WIDE : t % WIDE;
-        line = ALONG ? t / WIDE % STEP : t / WIDE, left = rows - first - row, place = 4 * (line * PANEL + row);
+        int t = threadIdx.x % 128, row = ALONG ? t / 32 * WIDE + t % /*!row-copied*/WIDE : t % WIDE;
+        line = ALONG ? t / WIDE % STEP : t / WIDE, left = rows - first - row/*!rows-copied*/, place = 4 * (line * PANEL + row);
         from = x + (ALONG ? (first + row) * ld + k + line : (k + line) * ld + first + row);
     }
-    static inline uint place_of(int k, int row) { return 4 * (row / PANEL * (BK * PANEL) + k * PANEL + row % PANEL); }
+    static inline uint place_of(int k, int row) { return 4 * (row / PANEL * (BK * /*!panel-copied*/PANEL) + k * PANEL + row % PANEL); }
 
     // BK of K, of which ``some`` are there
     template <bool WHOLE> inline void fetch(uint to, int some) {
@@ -38,9 +38,9 @@ template <bool ALONG, int SIDE, int PANEL> struct Copies {
                 const float *at = x + (ALONG ? k : row);
                 if (row >= left) continue;
                 if (WHOLE) copy_async<4>(to + place_of(k, row), at, 4);
-                else copy_async_if<4>(to + place_of(k, row), at, line + k < some);
+                else copy_async_if<4>(to + place_of(k, row), at, line + k < some/*!k-copied*/);
             }
-        from += ALONG ? BK : BK * ld;
+        from += /*!next-copied*/ALONG ? BK : BK * ld;
     }
     inline void fetch(uint to, int some) {
         if (some >= BK) fetch<true>(to, some);

@@ -22,7 +22,7 @@ struct Added { // D, from the element on that a block's or a thread's part of C 
 #if EPILOGUE
     const float *first;
     long long down, on;
-    inline float one(const float *, int row, int col) const { return first[row * down + col * on]; }
+    inline float one(const float *, int row, int col) const { return first[row * /*!d-of-element*/down + col * on]; }
     inline float2 two(const float *, int row, int col) const {
         const float *at = first + row * down + col * on;
         return on == 1 && (ulong)at % 8 == 0 ? *(const float2 *)at : make_float2(at[0], at[on]);
@@ -63,7 +63,7 @@ inline float activated(float x) {
 #if ACTIVATION == 1
     return x < 0.0f ? 0.0f : x; // a NaN stays one
 #elif ACTIVATION == 2
-    return x / (1.0f + expf(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x)));
+    return x / (1.0f + expf(-1.5957691216057308f * x * (1.0f + /*!gelu*/0.044715f * x * x)));
 #else
     return x;
 #endif

@@ -6,7 +6,7 @@ struct Divisor { // of numbers under 2^31, without a division
     inline Divisor(uint by_) : by(by_), inverse(0xffffffffu / by_ + 1) {}
     inline Divisor(uint by_, uint inverse_) : by(by_), inverse(inverse_) {}
     inline uint of(uint n) const {
-        uint q = by == 1 ? n : __umulhi(n, inverse);
+        uint q = by == 1 ? n : __umulhi(n, inverse/*!inverse*/);
         return q - (q * by > n); // the inverse is rounded up: q is right or one too many
     }
 };
@@ -38,7 +38,7 @@ struct Group {
         uint last = count - 1;
         while (from < last) {
             uint middle = (from + last) / 2;
-            if (ends[middle] > tile) last = middle;
+            if (ends[middle] /*!end-of-product*/> tile) last = middle;
             else from = middle + 1;
         }
         return from;

@@ -15,15 +15,15 @@
     __local float met[SLICES][SHARE]; \
     cluster_begin(); /* this block has begun: only then has it memory that others may write */
 #define BEFORE_TAKING cluster_wait(); /* all have begun, long ago */
-#define TAKE(at, sum) put(&met[get_group_id(1)][(at) % SHARE], (at) / SHARE, sum)
+#define TAKE(at, sum) put(&met[/*!place-of-slice*/get_group_id(1)][(at) % SHARE], (at) / SHARE, sum)
 #define ADD_SLICES \
-    cluster_arrive(); /* what was sent is visible to those who wait */ \
-    cluster_wait(); \
+    /*!sums-are-here*/cluster_arrive(); /* what was sent is visible to those who wait */ \
+    /*!sums-are-here*/cluster_wait(); \
     UNROLL for (int n = 0; n < (SHARE + DM * DN - 1) / (DM * DN); ++n) { \
-        const uint i = get_local_id(0) + n * DM * DN, at = get_group_id(1) * SHARE + i; \
+        const uint i = get_local_id(0) + n * DM * DN, at = /*!share-of-block*/get_group_id(1) * SHARE + i; \
         if (i < SHARE && at < SMALL * BM) { \
             float sum = met[0][i]; \
-            UNROLL for (int slice = 1; slice < SLICES; ++slice) sum += met[slice][i]; \
+            UNROLL for (int slice = /*!first-slice*/1; slice < SLICES; ++slice) sum += met[slice][i]; \
             WRITE(at, sum); \
         } \
     }

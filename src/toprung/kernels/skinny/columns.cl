@@ -70,7 +70,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #define ASK_FOR(row) \
     do { \
         UNROLL for (int u = 0; u < KU; ++u) next[u] = (row) + u * DN < end ? READ_V(VA, &asked[u * down]) : ZERO(VA); \
-        asked += KU * down; \
+        asked += /*!asked-ahead*/KU * down; \
     } while (0)
     VECTOR(VA) next[KU];
     __global const float *asked = X + (ulong)(begin + dn) * ldx;

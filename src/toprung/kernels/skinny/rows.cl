@@ -44,14 +44,14 @@
 #define ADD_UP(step) \
     do { \
         if (APART(step) == 0) break; \
-        const uint there = id % SUBGROUP ^ APART(step); \
+        const uint there = /*!other-lane*/id % SUBGROUP ^ APART(step); \
         const bool upper = (lane & APART(step)) != 0; \
         if (LEFT(step) > 1) { \
             UNROLL for (int j = 0; j < LEFT(step) / 2; ++j) { \
                 const float low = v[j], high = v[j + LEFT(step) / 2]; \
-                v[j] = (upper ? high : low) + LANE_READ(upper ? low : high, there); \
+                v[j] = (upper ? high : low) + LANE_READ(/*!half-sent*/upper ? low : high, there); \
             } \
-            kept += upper ? LEFT(step) / 2 : 0; \
+            kept += /*!half-kept*/upper ? LEFT(step) / 2 : 0; \
         } else { \
             v[0] += LANE_READ(v[0], there); \
         } \
@@ -135,7 +135,7 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
                     UNROLL for (int e = 0; e < VEC; ++e) acc[s][i] += ELEMENT(x[u][i], e) * ELEMENT(y, e);
             }
     }
-    if ((end - begin) / VEC % DN == lane) // the last, incomplete vector is one lane's
+    if (/*!cut-vector*/(end - begin) / VEC % DN == lane) // the last, incomplete vector is one lane's
         for (uint k = end - (end - begin) % VEC; k < end; ++k)
             UNROLL for (int s = 0; s < SMALL; ++s)
                 UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
@@ -155,7 +155,7 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
     ADD_UP(3);
     ADD_UP(4);
     ADD_UP(5);
-    if (lane % SHARING == 0)
+    if (lane % /*!first-of-lanes*/SHARING == 0)
         UNROLL for (int j = 0; j < (SUMS > LANES ? SUMS / LANES : 1); ++j)
             sums[lane / LANES][(kept + j) / TM * BM + first + (kept + j) % TM] = v[j];
 #else

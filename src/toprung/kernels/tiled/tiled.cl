@@ -187,7 +187,7 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
 #else
     UNROLL for (int i = 0; i < TM; ++i) {
         const uint m = m0 + tm + i / VM * SM + i % VM;
-        if (WRITES(i) && m < M) {
+        if (/*!rows-of-block*/WRITES(i) && m < M) {
             UNROLL for (int j = 0; j < TN / VC; ++j) {
                 const int e = j * VC % VEC;
                 const uint n = n0 + tn + j * VC / VEC * SN + e;

@@ -26,18 +26,18 @@
     float(*const Bs)[BK][BN + PADB] = (float(*)[BK][BN + PADB])(tiles + STAGES * BK * (BM + PADA));                                 \
     cluster_begin(); /* this block has begun: only then has it memory that others may write */
 #define SECOND_PASS 0
-#define SUMS_OF(slice, i, j) (&sums[((((slice) * ROWS + (i) / SLICES) * (TN / VEC) + (j)) * (DM * DN) + tid) * VEC])
+#define SUMS_OF(slice, i, j) (&sums[(((/*!place-of-slice*/(slice) * ROWS + (i) / SLICES) * (TN / VEC) + (j)) * (DM * DN) + tid) * VEC])
 #define ADD_SLICES                                                                                                                  \
     const uint own = get_group_id(1);                                                                                               \
     cluster_wait(); /* all have begun, long ago */                                                                                  \
     UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
         UNROLL for (int j = 0; j < TN / VEC; ++j) put(SUMS_OF(own, i, j), i % SLICES, whole[i][j]);                                 \
-    cluster_arrive(); /* what was sent is visible to those who wait */                                                              \
-    cluster_wait();                                                                                                                 \
+    /*!sums-are-here*/cluster_arrive(); /* what was sent is visible to those who wait */                                                              \
+    /*!sums-are-here*/cluster_wait();                                                                                                                 \
     UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
         if (WRITES(i)) UNROLL for (int j = 0; j < TN / VEC; ++j) {                                                                  \
                 whole[i][j] = LOCAL_V(VEC, SUMS_OF(0, i, j));                                                                       \
-                UNROLL for (int slice = 1; slice < SLICES; ++slice) whole[i][j] += LOCAL_V(VEC, SUMS_OF(slice, i, j));              \
+                UNROLL for (int slice = /*!first-slice*/1; slice < SLICES; ++slice) whole[i][j] += LOCAL_V(VEC, SUMS_OF(slice, i, j));              \
             }
 #define WRITES(i) ((i) % SLICES == own)
 

@@ -45,18 +45,18 @@ template <bool ALONG, int ROWS, int PITCH> struct Tile { // ALONG: K runs along 
     float coming[COUNT][4];
 
     inline Tile(const float *x, int ld_, int first_, int rows_) : from(x), ld(ld_), first(first_), rows(rows_) {
-        wide = ((ulong)x | 4u * (uint)ld_) % 16 == 0 && (ALONG || rows % 4 == 0 || first + ROWS <= rows);
+        wide = ((ulong)x | 4u * (uint)ld_) % 16 == 0 && (ALONG || /*!wide-pieces*/rows % 4 == 0 || first + ROWS <= rows);
     }
 
     static inline int line(int i) { return (int)threadIdx.x / ACROSS + i * STEP; } // of piece i, a row where ALONG, else of K
     static inline int on() { return (int)threadIdx.x % ACROSS * 4; }               // where it begins there
 
     inline void fetch(int k, int K) { // of K, k to k + BK - 1
-        if (wide && k + BK <= K) {
+        if (wide && k + BK <= K/*!whole-steps*/) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
-                int row = ALONG ? min(first + line(i), rows - 1) : k + line(i);
-                float4 four = *(const float4 *)(from + (long long)row * ld + (ALONG ? k + on() : min(first + on(), rows - 4)));
+                int row = ALONG ? min(first + line(i), rows - 1/*!last-row*/) : k + line(i);
+                float4 four = *(const float4 *)(from + (long long)row * ld + (ALONG ? k + on() : min(first + on(), rows - 4/*!last-four*/)));
                 coming[i][0] = four.x, coming[i][1] = four.y, coming[i][2] = four.z, coming[i][3] = four.w;
             }
             return;
@@ -65,8 +65,8 @@ template <bool ALONG, int ROWS, int PITCH> struct Tile { // ALONG: K runs along 
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                int row = min(first + (ALONG ? line(i) : on() + e), rows - 1), at = k + (ALONG ? on() + e : line(i));
-                coming[i][e] = at < K ? from[ALONG ? (long long)row * ld + at : (long long)at * ld + row] : 0.0f;
+                int row = min(first + (ALONG ? line(i) : on() + e), rows - 1/*!last-element*/), at = k + (ALONG ? on() + e : line(i));
+                coming[i][e] = at < K/*!k-of-member*/ ? from[ALONG ? (long long)row * ld + at : (long long)at * ld + row] : 0.0f;
             }
     }
 
@@ -99,12 +99,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
     for (uint tile = blockIdx.x; tile < group.tiles; tile += gridDim.x) {
         member = group.member(tile, member);
         const Member &of = group.of[member];
-        const int K = of.K, chain = K <= SHORT_K ? SHORT_CHAIN : LONG_CHAIN;
+        const int K = of.K, chain = /*!length-of-chain*/K <= SHORT_K ? SHORT_CHAIN : LONG_CHAIN;
         // tiles of a product one column of C after the other: those that run at once share B's columns
-        const uint in = tile - (member ? group.ends[member - 1] : 0), column = of.by_tiles().of(in);
-        const int m0 = (int)(in - column * of.tiles_m) * BM, n0 = (int)column * BN;
+        const uint in = tile - (/*!begin-of-product*/member ? group.ends[member - 1] : 0), column = of.by_tiles().of(in);
+        const int m0 = (int)(in - column * /*!down-of-product*/of.tiles_m) * BM, n0 = (int)column * BN;
 
-        Tile<!TRANS_A, BM, PITCH_A> a(of.a, of.lda, m0, of.M);
+        Tile<!TRANS_A, BM, PITCH_A> a(of.a, of.lda, m0, of.M/*!m-of-product*/);
         Tile<TRANS_B, BN, PITCH_B> b(of.b, of.ldb, n0, of.N);
         float sum[TM][TN], whole[TM][TN]; // of this chain, and of those before it
 #pragma unroll
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
 
         a.fetch(0, K), b.fetch(0, K);
         for (int k = 0;;) {
-            now ^= 1; // nobody reads this buffer: all have passed the last barrier, in front of which it was read last
+            now ^= /*!buffers*/1; // nobody reads this buffer: all have passed the last barrier, in front of which it was read last
             a.put(as[now]), b.put(bs[now]);
             __syncthreads();
             k += BK;
@@ -131,11 +131,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
 #pragma unroll
                     for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
             }
-            if (k % chain == 0 || k >= K) {
+            if (/*!end-of-chain*/k % chain == 0 || k >= K) {
 #pragma unroll
                 for (int i = 0; i < TM; ++i)
 #pragma unroll
-                    for (int j = 0; j < TN; ++j) whole[i][j] += sum[i][j], sum[i][j] = 0.0f;
+                    for (int j = 0; j < TN; ++j) whole[i][j] /*!chains-added*/+= sum[i][j], sum[i][j] /*!begin-of-chain*/= 0.0f;
             }
             if (k >= K) break;
         }
@@ -143,20 +143,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
         const int M = of.M, N = of.N, ldc = of.ldc;
         const bool fours = ((ulong)of.c | 4u * (uint)ldc) % 16 == 0;
 #if EPILOGUE
-        const Added added{of.d, of.down, of.on};
+        const Added added{of.d, of./*!d-of-row*/down, of.on};
 #endif
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const int row = m0 + tm + i / 4 * 16 + i % 4;
-            if (row >= M) continue;
+            const int row = m0 + tm + i / 4 * /*!row-of-thread*/16 + i % 4;
+            if (row/*!rows-of-member*/ >= M) continue;
 #pragma unroll
             for (int j = 0; j < TN; j += 4) {
-                const int col = n0 + tn + j * 8;
+                const int col = n0 + tn + j * /*!column-of-thread*/8;
                 float *c = of.c + (long long)row * ldc + col;
                 float *x = whole[i] + j;
-                if (fours && col + 4 <= N) {
+                if (fours && col + /*!fours-there*/4 <= N) {
 #if EPILOGUE
-                    if (of.d) {
+                    if (of.d/*!d-of-any*/) {
                         float4 d = added.four(c, row, col);
                         x[0] += d.x, x[1] += d.y, x[2] += d.z, x[3] += d.w;
                     }
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
                 for (int e = 0; e < 4; ++e) {
                     if (col + e >= N) continue;
 #if EPILOGUE
-                    if (of.d) x[e] += added.one(c, row, col + e);
+                    if (of.d/*!d-of-any*/) x[e] += added.one(c, row, col + e);
 #endif
                     c[e] = activated(x[e]);
                 }
