@@ -148,6 +148,9 @@ ALLOWED = {
     ("tune/shapes.py", "skinny"),
     # what older result files call them
     *(("dispatch/selection.py", name) for name in ("tiled", "skinny", "stream_k", "hopper_sgemm", "hopper_fp32x")),
+    # files of constants
+    ("kernels/blocks.py", "cublas"),
+    *(("kernels/cost_model.py", name) for name in ("cublas", "skinny")),
     # built on it
     ("kernels/tiled_cluster/family.py", "tiled"),
     ("kernels/cublas_half/family.py", "cublas"),
