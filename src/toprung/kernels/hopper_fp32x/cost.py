@@ -29,6 +29,7 @@ from toprung.kernels.hopper_fp32x.config import (
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, depth_of, matrices, padded, trimmed
 from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half, pieces
+from toprung.kernels.split_k import slice_depth
 
 # both operands split beforehand
 
@@ -75,12 +76,12 @@ QUARTERS = 4
 
 def waves(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
     """Return the tiles of the fullest SM."""
-    return ceil(tiles(desc, config) * config.k_parts, units)
+    return -(-tiles(desc, config) * config.k_parts // units)
 
 
 def select_config(desc: GemmDesc, units: int) -> Fp32xConfig:
     """Return the tile and slices with which all is done first; the larger tile and the fewer slices where that is equal."""
-    return min(configs(desc, units), key=lambda config: product_time(desc, config, units))
+    return min(configs(desc, units), key=functools.partial(product_time, desc, units=units))
 
 
 def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
@@ -88,12 +89,13 @@ def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
-    found = []
+    found, most = [], most_slices(desc)
     for variant in COSTS:
-        if variant.BN == 128 and tiles(desc, variant) >= MANY * units:
+        count = tiles(desc, variant)
+        if variant.BN == 128 and count >= MANY * units:
             variant = replace(variant, STAGES=6)
-        counts = {filling(desc, variant, n * units) for n in (1, 2, 3)} | {1}
-        found += [replace(variant, k_parts=slices) for slices in sorted(counts)]
+        wanted = {1, *[min(most, n * units // max(count, 1)) for n in (1, 2, 3)]}
+        found += [replace(variant, k_parts=n) if n > 1 else variant for n in sorted({trimmed(desc.K, n) for n in wanted})]
     return found
 
 
@@ -268,8 +270,9 @@ def times(
 def in_flight_seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the predicted seconds of the launch, and with parts of K of the one that adds them up."""
     chunk, tile = times(config, *aligned(desc), desc.type_a, desc.type_b)
-    turns = ceil(tiles(desc, config) * config.SLICES * config.k_parts, at_once(config, units))
-    work = turns * ceil(ceil(desc.K, CHUNK), config.SLICES * config.k_parts) * chunk + tile * (1 + AGAIN * (turns - 1))
+    shares = config.SLICES * config.k_parts
+    turns = -(-tiles(desc, config) * shares // at_once(config, units))
+    work = turns * (slice_depth(desc.K, CHUNK, shares) // CHUNK) * chunk + tile * (1 + AGAIN * (turns - 1))
     work *= ALONE if config.is_alone else 1.0
     if config.SLICES == config.k_parts == 1 and config.BN == 32 and desc.widths[2] == 1:
         work += ODD_IN_FLIGHT * desc.M * desc.N * desc.batch / units
