@@ -32,7 +32,7 @@ MODULES = 60
 PACKAGE = str(Path(toprung.__file__).parent)
 
 SELECTED = {
-    ("h200-cuda", "auto"): (1430, 1050, 700), ("h200-cuda", "fp32"): (370, 1000, 650), ("pocl", "fp32"): (190, 190, 190),
+    ("h200-cuda", "auto"): (1300, 900, 600), ("h200-cuda", "fp32"): (380, 1010, 660), ("pocl", "fp32"): (200, 200, 200),
 }  # fmt: skip
 """Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision."""
 
