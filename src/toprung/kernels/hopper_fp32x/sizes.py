@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, ONE, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, ONE, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
@@ -76,7 +76,7 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
         return "fp32x counts rows with 31 bits"
     if like.split != BOTH:
         consumers, cols = BLOCKS[like.split][-1]
-        if tiles(desc, replace(like, CONSUMERS=consumers, BN=cols)) >= 1 << (24 if in_parts else 30):
+        if -(-desc.M // (64 * consumers)) * -(-desc.N // cols) * desc.batch >= 1 << (24 if in_parts else 30):
             return "fp32x counts tiles, of all parts and with as many blocks behind the last, with 31 bits"
     rows = {BOTH: (min(desc.M, 128), min(desc.N, 128)), ONE: (desc.N * matrices(desc.stride_b, desc.batch),), IN_FLIGHT: ()}
     if (least := sum(terms_bytes(n, desc.K) for n in rows[like.split])) > LIMIT and desc.M and desc.N:
