@@ -213,7 +213,7 @@ NAMES = ("special", "wide", "scales", "tiny", "subnormal", "huge", "both", "zero
 def test_hostile_values(folder: Folder, name: str, config: Fp32xConfig) -> None:
     one = hostile(name)
     assert close(one.run(folder, config), one)
-    assert (one.counted > 0) == (name in ("special", "scales", "wide", "subnormal", "both", "huge"))
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
 
 
 SMALL_ONE = np.float32(2.0**-20 * (1.25 + 3 * 2.0**-14 + 15 * 2.0**-23))
@@ -246,7 +246,7 @@ def are_computed_again(one: Product, operand: str, few: int, folder: Any, config
     other = "b" if operand == "a" else "a"
     setattr(plain, other, getattr(one, other))
     before, found = plain.run(folder, config), one.run(folder, config)
-    assert close(found, one) and one.counted > plain.counted
+    assert close(found, one) and one.counted > 0 and plain.counted == 0
     axis = 1 if operand == "a" else 2
     assert np.array_equal(np.delete(found[-1], lines, axis - 1), np.delete(before[-1], lines, axis - 1))
 

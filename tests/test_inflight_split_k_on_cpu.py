@@ -69,7 +69,7 @@ def test_layouts_alignments_and_edges(folder: Folder, config: Fp32xConfig, trans
     """The last part is shorter, by whole chunks and by some of K; rows and columns end inside a block."""
     one = InParts.like(Product.of(config.BM + 9, config.BN + 6, 200 + 5, trans=trans, padding=4 - skip, skip=skip))
     found = one.run(folder, config, 0.5, 2.0)
-    assert close(found, one, 0.5, 2.0) and one.counted <= 2  # zeros behind K: every column is thin
+    assert close(found, one, 0.5, 2.0) and not one.counted
     assert np.array_equal(found, one.run(folder, config, 0.5, 2.0)), "other bits the second time"
     assert close(one.run(folder, config), one)
     assert np.array_equal(one.run(folder, config, 0.0, 2.0), 2 * one.c)
@@ -97,7 +97,7 @@ def test_hostile_values(folder: Folder, name: str) -> None:
     if name == "special":
         one.b[0, 90, 20] = np.inf  # in the second part
     assert close(one.run(folder, dataclasses.replace(SMALL, k_parts=2)), one)
-    assert (one.counted > 0) == (name in ("special", "scales", "wide", "subnormal", "both", "huge"))
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
 
 
 @pytest.mark.slow

@@ -60,19 +60,16 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
-    """A row an input: the largest grade ratios, at the K where in flight's is the most of fp32's, and sums computed again."""
+    """A row an input and K with elements over twice fp32's largest grade: both largest ones, and how many are over."""
     found = record["study"]
-    lines = ["| input | K | in flight | fp32 | over twice that | computed again |", "|---|---:|---:|---:|---:|---:|"]
-    for name in dict.fromkeys(s["distribution"] for s in found):
-        s = max((s for s in found if s["distribution"] == name), key=lambda s: float(s["grade"]) / max(s["plain_grade"], 1.0))
+    lost = {s["distribution"] for s in found if s["over_twice"]}
+    lines = ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"]
+    for s in sorted((s for s in found if s["over_twice"]), key=lambda s: str(s["distribution"])):
         grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
-        lines.append(f"| {name} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {round(s['again'] * s['elements']):,} |")
-    depths = ", ".join(str(k) for k in dict.fromkeys(s["K"] for s in found))
-    over = sum(s["over_twice"] + s["over_limit"] for s in found)
-    below = (
-        f"Of K = {depths} the one with the most of fp32's, or of 1; at all K, {over} sums are over twice fp32's largest, or K + 2."
-    )
-    return [*lines, "", f"Largest grade ratio, and sums of {found[0]['elements']:,}. {below}  "]
+        lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
+    others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in lost))
+    below = f"At other K, and of {others}, none is over twice fp32's largest."
+    return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
 
 
 def _odd(record: dict[str, Any]) -> list[str]:
