@@ -55,6 +55,7 @@ from toprung.errors import LaunchError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
+from toprung.kernels.base import SearchedFamily
 from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
@@ -339,9 +340,14 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
         return
     tried: Any = one.candidates(device, desc)
     if how == "any":  # legal points of the axes, also of a product so small that the family has none
-        axes = one.space(device, replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096))
+        searched, large = (
+            isinstance(one, SearchedFamily),
+            replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096),
+        )
+        axes = one.space(device, large) if searched else one.config.axes()
         points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-        tried = dict.fromkeys(c for point in points if (c := one.at(device, desc, point)) is not None)
+        configs = (one.at(device, desc, point) if searched else replace(one.config, **point) for point in points)
+        tried = dict.fromkeys(c for c in configs if c and not c.refused())
     found = [c for c in tried if wanted in str(c)]
     if most and how == "any":
         found = random.Random(str(desc)).sample(found, min(int(most), len(found)))

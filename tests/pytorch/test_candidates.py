@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import golden
 
 import candidates
 from toprung import backends
+from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness.results import read
 
 
@@ -67,3 +69,10 @@ def test_wrong_ones_are_found(fault: str, data: str, reason: str, monkeypatch: p
     monkeypatch.setattr(candidates, "executable", planted)
     code, row = stored(monkeypatch, tmp_path / "out.json", "--candidates", "tiled:1", "--rounds", "1", "--data", data)
     assert code == 1 and reason in row["wrong"][0] and list(row["seconds"]) == ["torch fp32"], row["wrong"]
+
+
+@pytest.mark.parametrize("name", ["hopper_fp32x", "hopper_inflight", "hopper_inflight_split_k", "hopper_presplit"])
+def test_configurations_are_drawn_of_families_that_no_tuner_searches_too(name: str) -> None:
+    arms = candidates.configured(golden.devices()["h200-cuda"], GemmDesc(70, 66, 75), f"any/{name}:3", "fp32x")
+    drawn = [one.config for _, one in arms]
+    assert len(set(drawn)) == len(drawn) == 3
