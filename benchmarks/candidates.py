@@ -102,7 +102,7 @@ SHAPES = {
         "128x128x65536,256x256x131072,65536x64x4096,512x512x512,768x768x768,1000x1000x1000,384x384x16384,512x512x16384,"
         "512x512x65536,640x640x8192,128x4096x16384,128x128x4096"
     ),
-    "bias": (  # K from 16 to 100,000, one of them (3072) far from powers of two, which flatter; Strassen, halves, a batch
+    "bias": (  # K from 16 to 100,000; 3072, for powers of two show less bias; Strassen, halves, a batch
         "NT:4096x256x16,NT:4096x256x64,NT:4096x256x256,NT:4096x256x1024,NT:4096x256x3072,NT:4096x256x4096,"
         "NT:4096x256x20000,NT:4096x256x100000,NT:1024x1024x1024,NT:8192x8192x8192,bf/NT:4096x256x4096,"
         "fb/NT:4096x256x4096,bb/NT:4096x256x4096,hh/NT:4096x256x4096,"
@@ -340,10 +340,8 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
         return
     tried: Any = one.candidates(device, desc)
     if how == "any":  # legal points of the axes, also of a product so small that the family has none
-        searched, large = (
-            isinstance(one, SearchedFamily),
-            replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096),
-        )
+        searched = isinstance(one, SearchedFamily)
+        large = replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096)
         axes = one.space(device, large) if searched else one.config.axes()
         points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
         configs = (one.at(device, desc, point) if searched else replace(one.config, **point) for point in points)

@@ -1,4 +1,4 @@
-"""The fp32x kernels' own texts on a CPU, launched by ``Fp32xLaunches`` itself: what needs a Hopper is only their speed."""
+"""CUDA kernels' own sources on a CPU, launched by the library's plans: only their speed needs a GPU."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ HOST = Path(__file__).with_name("host")
 HEADERS = "|".join(re.escape(path.name) for path in HOST.glob("*.cuh"))
 """Headers of instructions, for which the host has its own."""
 LACKING = {
-    -1: "a barrier is used that no fence has shown to other blocks", -2: "matrix units are given registers without a fence",
-    -3: "copies or matrix units read what was written without a fence", -4: "threads read or overwrite what others have not let go",
+    -1: "a barrier is used that no fence has shown to other blocks", -2: "Tensor Cores are given registers without a fence",
+    -3: "copies or Tensor Cores read what was written without a fence", -4: "threads read or overwrite what others have not let go",
     -5: "a flag says that global memory is written, which others or copies may not see yet",
 }  # fmt: skip
 """Meanings of what ``run`` returns below 0: what would be wrong on a GPU alone."""
@@ -101,7 +101,7 @@ KEPT: list[mmap.mmap] = []
 
 
 def ends_with_memory(count: int) -> Any:
-    """Return so many floats, the last at the end of a page: to read behind it ends the process. In front of them is NaN."""
+    """Return ``count`` floats, the last at the end of a page: to read behind it ends the process. In front of them is NaN."""
     pages = -(-4 * count // mmap.PAGESIZE) + 1
     KEPT.append(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE))
     behind = ctypes.addressof(ctypes.c_char.from_buffer(KEPT[-1])) + pages * mmap.PAGESIZE
@@ -112,7 +112,7 @@ def ends_with_memory(count: int) -> Any:
 
 
 def missing() -> str:
-    """Why nothing can be run."""
+    """Return why nothing can be run; empty if it can."""
     return nvrtc.missing() or ("" if shutil.which("g++") else "no g++")
 
 
@@ -190,7 +190,7 @@ def library(text: str, cluster: int = 1) -> Library:
 
 
 class Folder:
-    """Return the path of what was built, and the session's stand-in, of so many SMs."""
+    """Stand-in for a session on a device with ``units`` SMs, which builds kernels for the CPU and runs them."""
 
     queue = 1
     launches: ClassVar[int] = 0
@@ -205,20 +205,20 @@ class Folder:
         return library(for_cpu(source), source.defines.get("CLUSTER") or source.defines.get("SLICES") or 1)
 
     def allocate(self, nbytes: int) -> Any:
-        """Memory that nobody has written yet, on 256 bytes."""
+        """Return memory aligned to 256 bytes, filled with 0xA5."""
         array = np.full(nbytes + 256, 0xA5, np.uint8)
         return SimpleNamespace(array=array, pointer=array.ctypes.data + -array.ctypes.data % 256, nbytes=nbytes)
 
     def upload(self, buffer: Any, array: Any) -> None:
-        """Host to what stands for the device."""
+        """Copy an array into memory that stands for the device's."""
         ctypes.memmove(buffer.pointer, array.ctypes.data, array.nbytes)
 
     def download(self, buffer: Any, array: Any) -> None:
-        """And back."""
+        """Copy such memory into an array."""
         ctypes.memmove(array.ctypes.data, buffer.pointer, array.nbytes)
 
     def workspace(self, queue: Any, nbytes: int) -> Any:
-        """The stream's."""
+        """Return the workspace that all launches share, at least as large."""
         if self._workspace is None or self._workspace.buffer.nbytes < nbytes:
             self._workspace = SimpleNamespace(buffer=self.allocate(nbytes), lock=threading.RLock())
         return self._workspace
@@ -268,13 +268,13 @@ class Folder:
         return np.array([argument.pointer], np.uint64)
 
     def encoded(self, of: Map, address: int) -> Any:
-        """As the header's ``TensorMap``."""
+        """Return a map as ``TensorMap`` in ``host/hopper.cuh`` has it."""
         size = 2 if of.dtype == "fp16" else 4
         assert address % 16 == 0 and of.stride % 16 == 0 and of.stride >= size * of.cols and max(of.box) <= 256
         return np.array([address, of.rows, of.cols, of.stride // size, *of.box, size], np.int64)
 
     def flags(self, queue: Any, nbytes: int) -> int:
-        """The stream's words, which are 0 at first."""
+        """Return the address of flags that all launches share, 0 at first."""
         if self._flags is None:
             self._flags = self.allocate(max(nbytes, 1024))
             self._flags.array[:] = 0

@@ -39,7 +39,7 @@ from toprung.oracle.precision import precision as promise
 
 SMALL, FOURS = in_flight(1, 32, 5), in_flight(1, 64, 5)
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
-"""One tile and many, edges each way, K of two chunks and of eleven."""
+"""One tile and many, edges each way, K of two k-blocks and of eleven."""
 
 
 @pytest.fixture

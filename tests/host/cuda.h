@@ -103,7 +103,7 @@ struct Thread {
     int arrived;               // at the cluster's meeting, how often all had come before
     uint epoch, fences;        // how often its warp has waited for all its lanes, and it for its writes to be seen; see ``Note``
     uint let_go;               // the epoch of its last arrival anywhere
-    bool may_multiply;         // its registers are the matrix units' since its last ``wgmma_fence``
+    bool may_multiply;         // its registers are the Tensor Cores' since its last ``wgmma_fence``
     bool unknown, unseen, stale; // writes of its to global memory that others, and copies, do not see; copies do not see what it waited for
     Thread *next;              // who waits for the same
     struct Copy *first, *last; // what it asked for and was not copied yet

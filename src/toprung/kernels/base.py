@@ -55,7 +55,7 @@ class KernelConfig(ABC):
 
     @abstractmethod
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
-        """Return the configuration that ``encode`` gave, what it left out as here; ValueError for what no configuration is."""
+        """Return the configuration that ``encode`` wrote, absent fields as in this one; ValueError if it is none."""
 
     @property
     def slices(self) -> int:

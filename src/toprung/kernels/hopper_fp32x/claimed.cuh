@@ -4,7 +4,7 @@
 //      claims[0]: pieces that were claimed | [1]: pieces whose terms are written | [2]: warpgroups that claim no more, and blocks
 //                                                                                       that have seen all written
 //
-// A piece is a row for a warpgroup, or four rows, one for each of its warps, where K is short. The one idea: whoever waits for a piece
+// A piece is a row for a warpgroup, or four rows, one for each of its warps, where K is short. The one idea: a block that waits for a piece
 // waits for a block that runs, because only blocks that run claim any; so the launch ends however few of its blocks run at once. The
 // last to be counted in [2] sets the three words to 0 again. Nothing else may use them while the launch runs.
 
@@ -80,7 +80,7 @@ inline void split_claimed(const float *B, long long ldb, long long stride, int r
     if (threadIdx.x % 128 == 0) done_with(claims, warpgroups);
 }
 
-// One thread of a block waits until all is written; what it then gives the copy engine to read, or lets others of its block read, is.
+// By one thread of a block: waits until all is written. Reads that it then starts by TMA, or lets its block make, see all of it.
 inline void wait_for_claimed(uint *claims, uint pieces, int warpgroups) {
 #if defined(SPIN_LIMIT) && SPIN_LIMIT
     for (uint tries = 0; acquired(claims + 1) < pieces; ++tries)

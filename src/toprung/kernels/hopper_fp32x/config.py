@@ -108,12 +108,12 @@ class Fp32xConfig(FieldsConfig):
 
     @forks.cached_property
     def shared_bytes(self) -> int:
-        """Shared memory: the ring on 1024 bytes and its barriers; in flight B's scales, its columns' traits, what warps have."""
+        """Shared memory: the ring on 1024 bytes and its barriers; in flight B's scales, column statistics, what warps have."""
         ring = 1024 + self.STAGES * 128 * (self.BM + self.BN)
         if self.split == BOTH:
             return ring + 16 * self.STAGES
-        known = 2 * (16 + 2 * self.BN)  # of columns, in each phase
-        return ring + self.STAGES * (4 * self.BN + 24 + known) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
+        statistics = 2 * (16 + 2 * self.BN)  # of a tile's columns, in each phase
+        return ring + self.STAGES * (4 * self.BN + 24 + statistics) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
 
     @forks.cached_property
     def spare_bytes(self) -> int:

@@ -12,7 +12,7 @@
 // again, of each slice.
 //
 // NVRTC gives CONSUMERS, BN, STAGES, GROUP, as shape.cuh has them; PRODUCER_REGISTERS and CONSUMER_REGISTERS of a thread once the kernel
-// runs, or 0; ODD_C, 1 where rows of C begin anywhere; EPILOGUE, ACTIVATION, SPIN_LIMIT. sources.py puts the headers in front.
+// runs, or 0; ODD_C, 1 where rows of C begin anywhere; EPILOGUE, ACTIVATION. sources.py puts the headers in front.
 
 #ifndef ODD_C
 #define ODD_C 0
@@ -40,10 +40,12 @@ inline Place place(int tile, int tiles_m, int tiles_n) {
     return Place{matrix, first + in % high, in / high};
 }
 
-// Barriers of a stage: ``full`` when the TMA has filled it, ``empty`` when all consumer warps have read it. ``phase`` is the parity of the
-// phase in which the next stage's are: a producer waits for the other one, which a new barrier has passed.
+// Barriers of a stage: ``full`` ends a phase when the TMA has filled it, ``empty`` when all consumer warps have read it. The producer and each
+// consumer have a ``phase`` of their own, 0 in the first round of the ring and 1 in the next: consumers wait for the end of that phase of
+// ``full``; the producer for the phase of ``empty`` before it, which a new barrier takes for ended. Named barriers 1 … CONSUMERS are
+// those of consumer warpgroups (``together``), used at a tile's end alone.
 
-// this warp has read a stage
+// This warp has read a stage. Only the Tensor Cores read it, and ``wgmma_wait`` waits for those of all lanes: no ``__syncwarp()`` is needed.
 inline void release(uint empty) {
     if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }

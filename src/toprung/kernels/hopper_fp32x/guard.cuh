@@ -1,5 +1,5 @@
 // The guard of fp32x: which sums two terms cannot carry, by what the splitting pass knows of rows and columns (terms.cuh). Consumers look at
-// it where sums leave the registers; no host is asked, and no further launch stands by.
+// it where sums leave the registers: the host reads nothing, and there is no further launch.
 //
 //      64 x GRANULE of C that may overflow, or has an Inf or a NaN          all of it is computed again (plain.cuh)
 //                        in which more than FEW sums lost bits               all of it, too

@@ -6,7 +6,7 @@
 //                                     \--> consumer warpgroups: A's rows from shared memory into registers, split there --> (A in registers)
 //
 // The one idea: a power of two for each row of A, each column of B and each k-block of 32 brings the largest to 2^14, and is taken back as
-// partial sums are promoted to fp32, so that nothing has to be of_rows of an operand beforehand. Elements far below the largest of their 32
+// partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
 // lose bits in two terms; where they are noticed, sums in which that may be seen are found at a tile's end. Those elements of C, those that are
 // Inf or NaN, and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row
 // of A and its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements, by

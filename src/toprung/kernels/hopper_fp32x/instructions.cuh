@@ -12,7 +12,7 @@ inline uint by_residual(uint two) { // two fp16, each times 2^-11
     return product;
 }
 
-// what threads wrote to global memory becomes visible to the copy engine, and the other way round
+// what threads wrote to global memory becomes visible to the TMA, and the other way round
 inline void global_proxy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 inline uint acquired(const uint *word) {

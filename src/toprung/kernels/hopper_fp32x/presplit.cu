@@ -103,7 +103,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
     int rows_b = N * (apart_b ? batch : 1);
     if (TRANS_B) {
         if (alpha == 0.0f) claims = 0; // B is not read
-        if (claims) { // B's scales have no place in the ring here
+        if (claims) { // in the ring's memory for scales of B, which is free here
             uint *meeting = (uint *)(memory + (ring.first - shared_address(memory)) + RING_BYTES);
             split_claimed(B, ldb, stride_b, N, rows_b, K, terms_b, info_b, claims, THREADS / 128, meeting);
         }

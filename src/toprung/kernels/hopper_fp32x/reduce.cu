@@ -2,7 +2,7 @@
 //
 //      parts:   S_0 of product 0 | S_0 of product 1 | … | S_1 of product 0 | …       each M x ldp, ldp a multiple of 4
 //
-// A block has 16 x 32 of C, a thread four of a row. The one idea: a launch of its own, so that all of the device adds, nobody waits or
+// A block has 16 x 32 of C, a thread four of a row. The one idea: a launch of its own, so that all of the device adds, no block waits or
 // counts, and the order is always the same.
 
 #define ROWS 16

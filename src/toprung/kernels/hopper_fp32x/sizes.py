@@ -17,8 +17,8 @@ ROW_BYTES = 8
 SHALLOWEST, SHORTEST = 64, 256
 """The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
 DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
-"""Largest K: counts of elements and TMA's coordinates have room to spare; in flight chunks are counted with 31 bits, whatever the
-tiles."""
+"""Largest K: counts of elements and TMA's coordinates have room to spare; in flight a tile's k-blocks are counted with 31
+bits."""
 LIMIT = 4 << 30
 """Bytes of terms beyond which a product is cut into panels of M and N, or of the batch."""
 
@@ -34,7 +34,7 @@ def depth_of(K: int, slices: int) -> int:
 
 
 def trimmed(K: int, slices: int) -> int:
-    """Return as many slices of whole chunks as are not empty, at most ``slices``."""
+    """Return as many slices of whole k-blocks as are not empty, at most ``slices``."""
     return whole_slices(K, CHUNK, max(1, slices)) if K else 1
 
 

@@ -199,7 +199,7 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
     losses = gathered<false>(losses, shared + 32 * WARPS);
     if (warp) return;
 #if CLUSTER > 1
-    if (rank) { // nobody sends this block anything any more: it may leave
+    if (rank) { // no other block sends this one anything any more: it may leave
         mail_send(mail.losses, mail.full + 1, losses, rank, 0);
         return;
     }

@@ -22,7 +22,7 @@ struct Out { // a warp's part of C
         return make_float2(activated(v.x), activated(v.y));
     }
 
-    // All sums of a thread, where that is so and all are numbers. With FOUR_COLUMNS the warp's rows go through ``memory``: where they
+    // All sums of a thread, where ``simple()`` is true and all are numbers. With FOUR_COLUMNS the warp's rows go through ``memory``: where they
     // are on 16 bytes the TMA stores them, and the warp goes on, but may not write there before ``bulk_wait``; elsewhere 32 lanes write
     // 32 neighbours.
     inline void store_all(const float *v, uint memory) const {

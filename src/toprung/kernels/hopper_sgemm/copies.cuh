@@ -1,11 +1,11 @@
-// Operands that the copy engine cannot fetch, because their rows begin anywhere or K runs the other way: the producer's 128 threads
-// copy them into the ring, four bytes at a time, to where the copy engine would put them. Nothing is laid out beforehand.
+// Operands that the TMA cannot fetch, because their rows begin anywhere or K runs the other way: the producer's 128 threads
+// copy them into the ring, four bytes at a time, to where the TMA would put them. Nothing is laid out beforehand.
 //
 //     ALONG (K runs along memory):    a warp has 16 rows and two of K at a time. Those two go to the same banks, and take two turns;
 //                                     with one, or with four, of K a stage takes longer (docs/lab-notes.md)
 //     across (K runs across memory):  a warp has 32 neighbours of one k
 //
-// COPY_A, COPY_B: 0: the copy engine fetches the operand; 1: it is copied, K runs along memory; 2: it is copied, K runs across it.
+// COPY_A, COPY_B: 0: the TMA fetches the operand; 1: it is copied, K runs along memory; 2: it is copied, K runs across it.
 //
 // Rows beyond the last are not copied: what lies there goes into results that nobody stores. Beyond K come zeros, of both operands,
 // for else a NaN in one would go into every sum.

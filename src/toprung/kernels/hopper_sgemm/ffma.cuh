@@ -34,7 +34,7 @@
 #define COPY_B 0
 #endif
 #define COPIED (COPY_A || COPY_B)
-#define TMA_BYTES (!COPY_A * A_BYTES + !COPY_B * (4 * BN * BK)) // of a stage, that the copy engine brings where an operand is copied
+#define TMA_BYTES (!COPY_A * A_BYTES + !COPY_B * (4 * BN * BK)) // of a stage, that the TMA brings where an operand is copied
 #define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
 #ifndef IN_ORDER
 #define IN_ORDER 0 // 1: loads of fragments, registers of sums and barriers have their places, see rung 5

@@ -1,4 +1,4 @@
-// A stage of A that is stored MxK, as the copy engine left it (rows of BK), turned into As[BK][BM] by three warps of the producer's
+// A stage of A that is stored MxK, as the TMA left it (rows of BK), turned into As[BK][BM] by three warps of the producer's
 // warpgroup, a thread four rows and four k at a time:
 //
 //     rows q, q + 8, q + 16, q + 24 of 32         As[k]:  q | q + 8 | q + 16 | q + 24   in four neighbouring places, 4 q to 4 q + 3

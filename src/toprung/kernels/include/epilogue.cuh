@@ -1,8 +1,8 @@
 // What becomes of a sum on its way into C, C = f(alpha * A * B + beta * D).
 //
 // Without EPILOGUE D is C itself, read where it is written, and f changes nothing. With EPILOGUE 1 D is an array of its own, a bias or a
-// matrix, and with EPILOGUE 2 a row that all rows of C share, without gaps: ``down_d``, ``on_d`` and ``stride_d`` floats from one row, column, matrix to the next, 0 where it repeats. With beta = 0 nobody
-// reads D. ACTIVATION is f, numbered as in helpers/move.cl.
+// matrix, and with EPILOGUE 2 a row that all rows of C share, without gaps: ``down_d``, ``on_d`` and ``stride_d`` floats from one row, column, matrix to the next, 0 where it repeats. With beta = 0 D
+// is not read. ACTIVATION is f, numbered as in helpers/move.cl.
 
 #ifndef EPILOGUE
 #define EPILOGUE 0

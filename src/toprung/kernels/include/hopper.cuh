@@ -1,4 +1,4 @@
-// What Hopper's matrix units and copy engine need, as functions: each is one instruction of the PTX ISA, or the few that belong
+// Instructions for Hopper's Tensor Cores and TMA, as functions: each is one instruction of the PTX ISA, or the few that belong
 // together. Addresses into shared memory are 32 bits (shared_address); a stage of the ring is rows of 128 bytes, swizzled.
 
 typedef unsigned int uint;
@@ -14,16 +14,16 @@ inline uint shared_address(const void *p) { return (uint)__cvta_generic_to_share
 
 inline void barrier_init(uint bar, uint arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
 
-// makes the initialised barriers visible to the other blocks of the cluster and to the copy engine
+// makes the initialised barriers visible to the other blocks of the cluster and to the TMA
 inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// one arrival, and so many bytes to wait for besides
+// one arrival, and ``bytes`` to wait for besides
 inline void barrier_expect(uint bar, uint bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// By one lane for its warp, behind ``__syncwarp()``: that orders what the other lanes read and wrote before it. compute-sanitizer's
-// racecheck does not follow it, and reports their reads against what overwrites the stage (docs/testing.md).
+// By one lane for its warp, behind ``__syncwarp()`` where lanes read or wrote themselves: that orders what the others did before it.
+// compute-sanitizer's racecheck does not follow it, and reports their reads against what overwrites the stage (docs/testing.md).
 inline void barrier_arrive(uint bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
 
 // an arrival at the barrier in the same place of another block of the cluster
@@ -62,7 +62,7 @@ inline uint cluster_rank() {
     return rank;
 }
 
-// --- the copy engine ---------------------------------------------------------------------------------------------------------
+// --- TMA ---------------------------------------------------------------------------------------------------------------------
 
 // a box of a matrix into shared memory: x counts elements along a row, y rows; what lies outside the matrix arrives as zeros
 inline void tma_load(uint to, const TensorMap *map, int x, int y, uint bar) {
@@ -76,10 +76,10 @@ inline void tma_load_all(uint to, const TensorMap *map, int x, int y, uint bar, 
 
 inline void tma_prefetch(const TensorMap *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
-// what threads wrote to shared memory becomes visible to the copy engine and the matrix units
+// what threads wrote to shared memory becomes visible to the TMA and the Tensor Cores
 inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// --- the matrix units --------------------------------------------------------------------------------------------------------
+// --- Tensor Cores ------------------------------------------------------------------------------------------------------------
 
 // where a tile lies: rows of 128 bytes along K, swizzled by 128 bytes, eight rows (1024 bytes) after eight rows. The tile begins on
 // 1024 bytes; adding to the address moves along K within the row.

@@ -61,12 +61,12 @@ inline void shared_put_half(uint at, uint v) { asm volatile("st.shared.u16 [%0],
 
 inline void shared_put(uint at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
 
-// bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes; the copy engine reads them later
+// bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes; the TMA reads them later
 inline void bulk_store(float *to, uint from, uint bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
-// waits until the copy engine has read what this thread gave it
+// waits until the TMA has read what this thread gave it
 inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // a float in the same place of another block of the cluster
