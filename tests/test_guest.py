@@ -60,6 +60,7 @@ def test_errors_keep_type_text_and_fields(copied: Callable[[Any], Any]) -> None:
             importlib.import_module(module_of(path))
     several = ["one", "two"]
     values = {"str": "a text", "int": 3, "object": "a thing", "Any": 7, "Iterable[str]": several, "Sequence[str]": several}
+    values["Sequence[int]"] = [1, 2]
     for kind in error_classes():
         own = [k for k in kind.__mro__ if "__init__" in vars(k) and issubclass(k, errors.ToprungError)]
         error = kind(*(values[str(p.annotation)] for p in inspect.signature(own[0]).parameters.values()) if own else ("a text",))

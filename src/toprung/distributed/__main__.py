@@ -24,6 +24,7 @@ from toprung.blas import routines
 from toprung.distributed import last_receipt, matmul
 from toprung.distributed.schedule import H200, PANEL_BYTES, Rates, best, grids, on_paper
 from toprung.errors import ToprungError, WrongResult
+from toprung.paths import deliver
 
 SIZE = 65536
 """Size of the products of ``scale`` on 8 devices: on more it is the same, or grows as the devices' memory does."""
@@ -188,7 +189,9 @@ def bench(options: argparse.Namespace) -> int:
             print(f"  {sent}; {result['memory']:,} bytes of scratch; error {result['error']:.2f} of what is allowed", flush=True)
     if first and options.json:
         name = torch.cuda.get_device_name() if one.device.type == "cuda" else "cpu"
-        options.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "results": results}, indent=1) + "\n")
+        deliver(
+            options.json, (json.dumps({"device": name, "torch": torch.__version__, "results": results}, indent=1) + "\n").encode()
+        )
     return int(any(not result["error"] <= 1 for result in results))
 
 

@@ -111,7 +111,7 @@ class Lane:
         def run() -> None:
             try:
                 if before is not None:
-                    before.result()
+                    before.result(self.agreement.left())
                 self.timed("sent", work)
             except BaseException as error:
                 done.set_exception(error)

@@ -48,7 +48,8 @@ inline void promote(float (&sum)[BN / 2], float (&partial)[BN / 2]) {
     for (int i = 0; i < BN / 2; ++i) sum[i] += partial[i];
 }
 
-inline void add_cross(float (&sum)[BN / 2], const float (&cross)[BN / 2]) { // lo was multiplied by RESIDUAL
+// lo was multiplied by RESIDUAL
+inline void add_cross(float (&sum)[BN / 2], const float (&cross)[BN / 2]) {
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(cross[i], 1.0f / RESIDUAL, sum[i]);
 }

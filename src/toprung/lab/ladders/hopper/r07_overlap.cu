@@ -41,21 +41,26 @@ inline Rows rows_of(const Row *row, int rows) {
         Row r = row[lane + i];
         exponent = max(exponent, r.exponent), flags |= r.losses, thin = max(thin, r.losses & THIN);
     }
-    return Rows{__reduce_max_sync(0xffffffffu, exponent), __reduce_or_sync(0xffffffffu, flags), __reduce_max_sync(0xffffffffu, thin)};
+    return Rows{__reduce_max_sync(0xffffffffu, exponent), __reduce_or_sync(0xffffffffu, flags),
+                __reduce_max_sync(0xffffffffu, thin)};
 }
 
 // Return True if sums of such products may reach Inf or hold one: scaled terms have neither.
 inline bool may_overflow(Rows a, Rows b, int K) {
-    return (a.flags | b.flags) & SPECIAL || a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127;
+    return (a.flags | b.flags) & SPECIAL ||
+           a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127;
 }
 
-// Return True if what two terms lose of some of these rows and columns might be seen in a product of them: perhaps no k has an element of
-// both that is near the largest.
-inline bool may_lose(Rows a, Rows b, int K) { return (a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K; }
+// Return True if what two terms lose of some of these rows and columns might be seen in a product
+// of them: perhaps no k has an element of both that is near the largest.
+inline bool may_lose(Rows a, Rows b, int K) {
+    return (a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K;
+}
 
-// Return True if what two terms lose of a row or a column may be seen in this sum of K products of their scaled terms. An element that they
-// cannot carry in full is off by 2^-36 at most, where a largest one has 2^15: each side by 2^-21 for each k, which is UNITS in the last place of
-// a sum of 8 / UNITS.
+// Return True if what two terms lose of a row or a column may be seen in this sum of K products of
+// their scaled terms. An element that they cannot carry in full is off by 2^-36 at most, where a
+// largest one has 2^15: each side by 2^-21 for each k, which is UNITS in the last place of a sum of
+// 8 / UNITS.
 inline bool is_lost(const Row &a, const Row &b, float sum, int K) {
     int sides = (a.losses & LOST ? 1 : 0) + (b.losses & LOST ? 1 : 0);
     return fabsf(sum) < (8.0f / UNITS) * (float)(sides * (long long)K);
