@@ -90,9 +90,9 @@ inline float wide(unsigned short half) { return halves.wide[half]; }
 
 // --- threads -------------------------------------------------------------------------------------------------------------------
 
-// A thread runs until it waits, or lets others go on. Who does is drawn from those that can, in every launch alike: four of them, of
-// whom the least late one goes on, where blocks and warps have drawn how late they are. So what lacks a barrier meets an order that
-// shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
+// A thread runs until it waits or yields. The next one is the least late of four that are drawn from those that are ready; blocks and
+// warps have drawn how late they are, alike in every launch. So a kernel that lacks a barrier meets an order that shows it. If no thread
+// is ready, they wait for each other for ever, and the launch ends.
 struct Thread {
     ucontext_t context; // where it begins
     jmp_buf at;         // where it goes on; swapcontext would make a system call for each change of threads
@@ -104,16 +104,16 @@ struct Thread {
     uint epoch, fences;        // how often its warp has waited for all its lanes, and it for its writes to be seen; see ``Note``
     uint let_go;               // the epoch of its last arrival anywhere
     bool may_multiply;         // its registers are the Tensor Cores' since its last ``wgmma_fence``
-    bool unknown, unseen, stale; // writes of its to global memory that others, and copies, do not see; copies do not see what it waited for
-    Thread *next;              // who waits for the same
-    struct Copy *first, *last; // what it asked for and was not copied yet
+    bool unknown, unseen, stale; // it wrote to global memory what other threads, or copies, do not see yet; copies do not see what it waited for
+    Thread *next;              // another one that waits for the same
+    struct Copy *first, *last; // its copies that are not made yet
     std::vector<std::pair<uint, uint>> copies, stores; // bytes of shared memory that it copies into, and those that are copied from
 };
 inline Thread *self, *ready[16 * 1024], *copying[16 * 1024];
 inline uint ready_count, copying_count, copies_a_turn;
 inline Thread *const all = new Thread[16 * 1024 + 1], *const host = all + 16 * 1024; // ``host`` launches; none is ever destroyed
 inline int running, waiting_for_ever; // threads of the cluster, and of the launch
-// What a kernel does without the fence or the wait that a GPU needs, though it goes well here; the first counts.
+// A fence or a wait that a GPU needs and a kernel lacks, though all goes well here; the first one counts.
 enum Lack { BARRIERS_NOT_SHOWN = 1, REGISTERS_NOT_FENCED, WRITES_NOT_FENCED, LANES_NOT_WAITED_FOR, GLOBAL_NOT_FENCED };
 inline int lacking;
 inline void lacks(Lack one) {
@@ -180,8 +180,8 @@ inline Thread *&drawn_of(Thread **some, uint count) {
     return *found;
 }
 
-// What copies asynchronously copies later, in each thread's order: at once, while others go on, or when nobody can, as each cluster has
-// drawn.
+// Asynchronous copies are made in each thread's order: at once, one whenever a thread stops, or when no thread is ready. Each cluster
+// draws which.
 struct Copy {
     void (*make)(Copy *);
     Block *block; // whose memory is meant
@@ -297,9 +297,9 @@ template <class T> inline T __shfl_xor_sync(uint all, T x, int other) { return _
 
 // --- who may read and write ------------------------------------------------------------------------------------------------------
 
-// Lanes of a warp see each other's writes to shared memory, and may overwrite what others have read, only behind a wait of the warp, as
-// shuffles and votes order nothing. Other warps do so behind an arrival of that thread, or of a lane of its warp that has waited for it;
-// where they wait for that is not looked at. What copies and multiplies sees only what the writing thread has fenced since.
+// A lane may read what another lane of its warp wrote to shared memory, or overwrite what that one read, only after a wait of the warp:
+// shuffles and votes order nothing. Other warps may after an arrival of that thread, or of a lane of its warp that has waited for it;
+// whether they waited for the arrival is not checked. Copies and Tensor Cores see only what the writing thread has fenced since.
 struct Note {
     uint written, fences, read, lanes; // epochs of the last write and read, fences of the writer by then, and the lanes that read
     unsigned short writer, warp;       // the writer, and the readers' warp

@@ -365,7 +365,7 @@ class KernelFamily(ABC, Generic[Config]):
         """Compile and lay out the launches. K = 0 and empty results never get here.
 
         With an epilogue, of which ``epilogues`` has all that it needs, their ``Run`` takes one argument more, ``addend``: the
-        address of D, which is read where β is not 0. Only with one α = 0 gets here.
+        address of D, which is read where β is not 0. With α = 0 this is called only if there is an epilogue.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Cost models: predicted seconds of a product split both beforehand, in flight or with B beforehand, and what is weighed for it."""
+"""Cost models: predicted seconds of a product by where its operands are split, and the configurations that are weighed."""
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
 
 
 def launch_count(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
-    """Return the launches of a product that splits in flight: B is split by one before where that is predicted to take less."""
+    """Return the launches of a product split in flight, a pass over B and the sum of parts included."""
     if config.split == ONE:
         inside, before = split_seconds(desc, config, units)
         return 1 if inside <= before else 2

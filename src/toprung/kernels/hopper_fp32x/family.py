@@ -7,7 +7,7 @@ shared out:
   too few for the device, K is cut into parts whose results another launch adds up.
 * ``hopper_inflight``: both are split on their way to the Tensor Cores, in one launch without a workspace. For products whose
   operands are read once or twice: batches, small and memory-bound ones. A cluster may share a tile along K.
-* ``hopper_inflight_split_k``: so with parts of K. For a small C and a deep K, where a cluster is too few blocks.
+* ``hopper_inflight_split_k``: the same with K cut into parts. For a small C and a deep K, where a cluster is too few blocks.
 * ``hopper_presplit``: B beforehand, by the product's own launch where K runs along its memory, and A in flight. For an A that is
   read few times while B is small or prepacked.
 * ``hopper_strassen``: a level of Strassen over the first, accurate in the norm alone, where it is asked for.

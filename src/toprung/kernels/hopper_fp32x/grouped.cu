@@ -1,5 +1,5 @@
 // Products of a group, GROUPED of them at most in one launch, each of sizes of its own: C = f(A*B + D), as inflight.cu computes one. All
-// have the same layouts and alignments. A block takes every so many-th tile of all products, and finds the product that it belongs to.
+// have the same layouts and alignments. A block takes every ``workers``-th tile of all products, and finds its product.
 
 #include "../include/hopper.cuh"
 #include "../include/hopper_rs.cuh"
@@ -28,7 +28,7 @@ inline Place place_in(const Group &group, uint member, uint tile) {
     return Place{0, (int)(in - column * /*!down-of-product*/down.by) * BM, (int)column * BN};
 }
 
-// Stages of a product; or more, but never none
+// Stages of a product, never none: K is 64 at least
 inline int k_blocks_of(const Group &group, uint member) { return (group.of[member].K + /*!stages-of-product*/31) / 32; }
 
 #if EPILOGUE

@@ -61,7 +61,7 @@ struct Place { // the matrix of a batch, and a tile's first row and column
 
 // Tiles of a batch in an order that keeps what runs at once close together: GROUP tiles down, then one to the right. A block takes
 // every ``workers``-th: tile + workers fits an int, as a launch has at most as many workers as tiles, and the host takes less than
-// 2^30 tiles (family.py).
+// 2^30 tiles (sizes.py).
 struct Walk {
     uint down, across;
     Divisor matrix, band, last; // by the tiles of a matrix, of a band, and by the rows of the last band

@@ -1,11 +1,11 @@
-// C = alpha*A*B + beta*C in fp32, as inflight.cu computes it, with a B that was split beforehand, as
-// split.cu leaves it: a scale for all of a column. The TMA fetches its terms, there is no splitter, and partial sums are promoted
-// by the scale of the row alone, while the next stage of A is split:
+// C = alpha*A*B + beta*C in fp32, as inflight.cu computes it, with a B that was split beforehand, as split.cu leaves it: a scale for
+// all of a column. The TMA fetches its terms, there is no splitter, and partial sums are promoted by the scale of the row alone, while
+// the next stage of A is split:
 //
 //      copier warpgroup --> ring, A in fp32, B in terms --> consumer warpgroups: A split in registers, a stage ahead --> Tensor Cores
 //
-// B's lo is multiplied by 2^11, so A has a third term, hi * 2^-11. Sums in which may be seen what two terms cannot carry become NaN, and
-// are computed again as those that are no numbers. With ``claims``, not 0, and K along memory, the launch splits B itself before it
+// B's lo is multiplied by 2^11, so A has a third term, hi * 2^-11. Sums in which losses of two terms may be seen become NaN, and are
+// computed again like all that are not finite. With ``claims``, not 0, and K along memory, the launch splits B itself before it
 // multiplies (claimed.cuh).
 
 #include "../include/hopper.cuh"

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
 HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
 PARTS = ("slices.cuh", "three_products.cuh", "guard.cuh", "plain.cuh")
-"""The headers of ``fp32x.cu``, behind those: a rung has its own text in place of one."""
+"""Headers of ``fp32x.cu``, after ``HEADERS``; a rung of the ladder has its own source in place of one."""
 CUT_SHARES: dict[str, float] = json.loads((INCLUDE / "truncation.json").read_text("utf-8"))
 """Share of a sum that an architecture's Tensor Cores cut, as ``toprung probe`` read it; truncation.cuh has the default."""
 UNIT: dict[str, float] = {"ARCH_SPECIFIC": 1, **({"CUT_SHARE": CUT_SHARES[HOPPER]} if HOPPER in CUT_SHARES else {})}
