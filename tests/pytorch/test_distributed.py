@@ -260,6 +260,28 @@ def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[d
     for name in ("options", "mesh"):
         assert odd[name][:2] == ["RankFailed", [1]], odd[name]
     assert "BadArray: b is torch.float64" in first["dtype"][2] and "OutOfDeviceMemory: rank 1" in first["memory"][2]
+    assert "144,000,000 bytes" in first["memory"][2]  # the whole result, which is replicated
+
+
+def begun_again() -> list[bool]:
+    """Return whether ranks of a process group find what was said in it already, for two groups in turn on one store."""
+    import torch.distributed as dist
+
+    from toprung.distributed.agreement import Agreement
+
+    store, found = dist.FileStore("outlives", 1), []
+    for _ in range(2):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        with Agreement([0]) as agreement:
+            found.append(agreement.store.check([f"{agreement.key}/said/0"]))
+            agreement.reach("a product")
+    return found
+
+
+def test_a_group_reads_nothing_of_one_that_was_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ranks.run("test_distributed.begun_again", tmp_path, 1) == [[False, False]]
 
 
 def test_the_bench_checks_and_times_products(results: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Agreement of the ranks of a mesh on a product before any of it is sent, and on which rank failed where it cannot be finished.
+"""Agreement of the ranks of a mesh on a product before any of it is sent, and on which rank failed if it cannot be finished.
 
 Ranks write what they are about to do into the process group's store, on the host: the device's queue is not waited for. All waits
 of a product end within the timeout of ``init_process_group``: communication after four fifths of it, and the search for the rank
@@ -20,14 +20,14 @@ import torch.distributed as dist
 from toprung.errors import RankFailed, ToprungError
 
 SHARE = 0.8
-"""Share of the timeout that communication may take; with the rest ranks find out who failed."""
+"""Share of the timeout that communication may take; in the rest ranks find out which of them failed."""
 
 OWN, SEEN = "!", "?"
 """First letters of what a rank says of its end: an error of its own, or one in its communication."""
 
 
 class _Store:
-    """A connection of our own to the process group's store, whose waits hold up nobody else, and products so far by their ranks."""
+    """A connection of our own to the process group's store, whose waits block no other user, and the products so far by ranks."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.products = group, Counter[tuple[int, ...]]()
@@ -38,6 +38,9 @@ class _Store:
 
 _store: _Store | None = None
 
+_groups = Counter[tuple[int, ...]]()
+"""Process groups so far in which ranks multiplied. torchrun's store outlives a group, and keeps what was written in it."""
+
 
 class Agreement:
     """A block in which a rank takes part in one product."""
@@ -47,9 +50,10 @@ class Agreement:
         if _store is None or _store.group is not dist.group.WORLD:
             _store = _Store(dist.group.WORLD)
         self.ranks, self.rank, self.store = tuple(sorted(ranks)), dist.get_rank(), _store.store
+        _groups[self.ranks] += self.ranks not in _store.products
         _store.products[self.ranks] += 1
-        self.key = f"{'.'.join(map(str, self.ranks))}/{_store.products[self.ranks]}"
-        self.last = f"{'.'.join(map(str, self.ranks))}/{_store.products[self.ranks] - 1}"
+        name, number = f"{'.'.join(map(str, self.ranks))}/{_groups[self.ranks]}", _store.products[self.ranks]
+        self.key, self.last = f"{name}/{number}", f"{name}/{number - 1}"
         self.timeout: float = self.store.timeout.total_seconds()
         self.began, self.reached = time.monotonic(), False
 
@@ -80,9 +84,7 @@ class Agreement:
             missing = [rank for rank, key in zip(self.ranks, keys, strict=True) if self._read(key) is None]
             # ranks that lost their connection in the last product multiply no more, but failed for another's sake
             first = [rank for rank in missing if not (self._read(f"{self.last}/end/{rank}") or "").startswith(SEEN)] or missing
-            text = (
-                f"said nothing within the timeout of {self.timeout:g} s: its log may say whether it lives, and multiplies the same"
-            )
+            text = f"said nothing within the timeout of {self.timeout:g} s: see its log for an error, or a product that it left out"
             raise RankFailed(first or [0], text if missing else "keeps the group's store, which is gone") from error
         if failed := {rank: one[1:] for rank, one in said.items() if one.startswith(OWN)}:
             raise RankFailed(list(failed), f"cannot start: {next(iter(failed.values()))}")

@@ -1,9 +1,10 @@
-"""``matmul`` of DTensors: panels of what moves are sent beside the local products, as a schedule says."""
+"""``matmul`` of DTensors: panels of the operands that move are sent while local products run, in the order of a schedule."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import threading
 import time
@@ -77,7 +78,7 @@ def last_receipt() -> Receipt | None:
 
 
 class Lane:
-    """Communication beside the products, in the order in which it was started: on a stream, or on the host on a thread."""
+    """Communication that overlaps with products, in the order in which it was started: on a stream, or on a thread of the host."""
 
     def __init__(self, device: torch.device, times: dict[str, list[Callable[[], float]]], agreement: Agreement) -> None:
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
@@ -212,7 +213,7 @@ class Product:
             mine.copy_(panel[: rows[-1][1]])
 
     def operand(self, name: str, start: int, width: int, buffers: dict[str, list[Any]]) -> Any:
-        """Return what an operand of the local product is, panel or shard, as a view in its orientation."""
+        """Return an operand of the local product, a panel or a shard, as a view in its orientation."""
         schedule = self.schedule
         if name in schedule.movers:
             axis = AXES[name].index(schedule.panel)
@@ -371,9 +372,11 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
         try:
             product = Product(schedule, mesh, device, agreement, {"own": own, "precision": precision})
         except RuntimeError as error:  # PyTorch has no type for too little memory of the host
-            asked = schedule.memory + ITEM * sizes["m"] * sizes["n"] // mesh.size()
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free
+            asked = schedule.memory + ITEM * math.prod(schedule.shard("C", schedule.parked["C"]))
+            if device.type == "cuda":
+                free = torch.cuda.mem_get_info(device)[0]
+            else:
+                free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
         agreement.reach(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
         c = product.run(a, b)
