@@ -9,13 +9,10 @@ from toprung.errors import MissingExtra
 
 try:
     import torch.distributed
-
-    if not torch.distributed.is_available():
-        raise MissingExtra("toprung.distributed needs a PyTorch that is built with torch.distributed: pip install torch")
-except ImportError as error:
-    if isinstance(error, MissingExtra):
-        raise
+except ImportError:
     raise MissingExtra("toprung.distributed needs PyTorch, which is not installed: pip install torch") from None
+if not torch.distributed.is_available():
+    raise MissingExtra("toprung.distributed needs a PyTorch that is built with torch.distributed: pip install torch")
 
 from toprung.distributed.product import Receipt, last_receipt, matmul
 from toprung.distributed.schedule import Schedule

@@ -133,7 +133,7 @@ class Bench:
         return self.agreed(float(error.max()) / (4 * math.sqrt(a.shape[1]) * 2.0**-24))
 
     def size(self, size: int) -> dict[str, Any]:
-        """Return what was measured of the product of one size."""
+        """Return the measurements of the product of one size."""
         torch.manual_seed(dist.get_rank())
         shape = torch.Size((size, size))
         each = -(-size // self.ranks)

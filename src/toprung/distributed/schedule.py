@@ -310,10 +310,10 @@ def grids(devices: int) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def on_paper(size: int, grid: tuple[int, int, int], panels: int = 16, rates: Rates = H200) -> float:
-    """Return the predicted seconds of a square product on a grid of devices of hosts with HOST each, beyond what can be measured.
+    """Return the predicted seconds of a square product on a grid of devices, HOST of them in each host.
 
     A device receives A's panels along n, B's along m, and adds up C's along k. A group of devices that spans hosts uses as many
-    adapters of each host as it has devices there, and no more than the link's speed. Devices are put into hosts as is best.
+    adapters of each host as it has devices there, and no more than the link's speed. Of all ways to fill hosts the best is taken.
     """
     devices = math.prod(grid)
     m, n, k = (size / parts for parts in grid)
