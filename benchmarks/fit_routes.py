@@ -9,6 +9,7 @@ Relative errors of times are made small, all candidates of a shape counting, the
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
 out is written into the files, with the error on what was held out; ``--keep`` fits nothing, and writes how what stands does there.
+How often it selects well is written by ``--keep`` alone, in a run after the fit: a process selects by the numbers it began with.
 
 What stands there for blocks is what these two records of an H100 gave, for cuBLAS what an older one and checks of seeds 57, 61, 73
 and 97 did (in the repository's history), both without ``memory``, which is of an H200:
@@ -37,7 +38,7 @@ from tables.tuning import device_of, held_out, now
 from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.blocks import BLOCKS, listed
+from toprung.kernels.blocks import BLOCKS, block_like
 from toprung.kernels.cublas import family as theirs
 from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
@@ -172,16 +173,15 @@ class Products(Fit):
     """The tunable block kernel: its cycles, the host's, and each tile's efficiency; those whose names match ``free`` are fitted."""
 
     def __init__(self, device, shapes, free=""):
-        self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(BLOCKS)}
-        rows = []
+        self.device, rows = device, []
         for problem, found, own in shapes:
             desc = problem.desc
             best = min(t for _, t in found)
             for candidate, seconds in found:
                 config = candidate.config
-                i = self.table.get(listed(config.tile)) if candidate.family in (TILED, CLUSTER) else None
-                if i is not None and seconds < HOPELESS * best:
-                    how = dict(config.options)["VC"], is_regrouped(config), candidate.family is CLUSTER
+                block = block_like(config.tile) if candidate.family in (TILED, CLUSTER) else None
+                if block and seconds < HOPELESS * best:
+                    i, *how = BLOCKS.index(block), dict(config.options)["VC"], is_regrouped(config), candidate.family is CLUSTER
                     rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, *how), seconds, best, own))
         start = numbers(cost_model.BLOCK) | {f"tile {i}": c.efficiency for i, c in enumerate(BLOCKS)}
         start |= {"host": cost_model.HOST.launch, "two": cost_model.HOST.two}
@@ -390,7 +390,7 @@ def main():
         content = cost_model.fitted(name)
         if not wanted.keep:
             content = {**updated(content, new), "fitted_to": [*records, f"fitted: {wanted.free or 'all'}"]}
-        facts = {"card": device.name, "records": records, "selected": selected, **held}
+        facts = {"card": device.name, "records": records, **({"selected": selected} if wanted.keep else {}), **held}
         write(Path(cost_model.__file__).parent / "models" / f"{name}.json", {**content, "held_out": facts})
 
 

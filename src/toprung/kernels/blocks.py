@@ -219,11 +219,6 @@ WAVES = (1, 2, 4)
 """Split-K factors to try, as work-groups per SM."""
 
 
-def listed(tile: Tile) -> Tile:
-    """Return a tile as it would stand in ``BLOCKS``: without what operands and split-K change of it."""
-    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
-
-
 def block_like(tile: Tile) -> Block | None:
     """Return the block of ``BLOCKS`` that a tile was made of; None if there is none."""
     global _table
@@ -233,7 +228,7 @@ def block_like(tile: Tile) -> Block | None:
 
 
 def _shape(tile: Tile) -> tuple[int | None, ...]:
-    """Return what ``listed`` leaves of a tile, for a dictionary: this is on the way of every selection, some hundred times."""
+    """Return the fields of a tile that operands and split-K leave alone; without ``replace``, as selection calls this often."""
     return tile.BM, tile.BN, tile.BK, tile.WM, tile.WN, tile.TM, tile.TN, tile.VEC, tile.STAGES, tile.KU
 
 

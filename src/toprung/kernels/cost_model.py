@@ -1,8 +1,8 @@
-"""Cost model of a product on a GPU, in cycles: one of block kernels, one of skinny kernels, one of plain fp32 whatever runs it.
+"""Cost models of a product on a GPU, in cycles: of block kernels, of skinny kernels, and of plain fp32 by any kernel.
 
-The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
-are in ``models/*.json``, each with the records that it was fitted to by ``benchmarks/fit_routes.py``. They count a device's own
-cycles on its own number of SMs, so that another device gets an answer of its own, a rougher one.
+The models order candidates and say where a vendor's library is likely to be faster; they are not meant to forecast times.
+Their numbers are in ``models/*.json``, each with the records that it was fitted to by ``benchmarks/fit_routes.py``. They count a
+device's own cycles on its own number of SMs, so that another device gets an answer of its own, a rougher one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ HOST = Host(**fitted("blocks")["host"])
 
 
 class Columns(NamedTuple):
-    """What the block model asks of a tile: numbers, or columns of many tiles."""
+    """Numbers of a tile that the block model reads; or columns of them, for many tiles."""
 
     BM: Any
     BN: Any
@@ -164,7 +164,7 @@ NUMBERS = SimpleNamespace(
     where=lambda truth, one, other: one if truth else other,
 )
 COLUMNS = SimpleNamespace(pow=_pow, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
-"""The functions of the model's arithmetic, for one tile and for columns of tiles."""
+"""Functions of the model's arithmetic: NUMBERS for one tile, COLUMNS for arrays of many tiles."""
 
 
 def block_cycles(

@@ -157,7 +157,7 @@ class TiledCluster(RecordFamily[TileConfig]):
     def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         one, slices = BLOCKS[point["BLOCK"]], point["SPLIT_K"]
         a, b, _ = desc.widths
-        found = next((n for n in blocks.narrowed(device, a, b).blocks if blocks.listed(n.tile) == one.tile), None)
+        found = next((n for n in blocks.narrowed(device, a, b).blocks if blocks.block_like(n.tile) == one), None)
         if found is None or not self._fits(device, desc, found.tile, slices):
             return None
         return with_cluster(configured(device, desc, found, 1), slices)
