@@ -1,11 +1,11 @@
-"""Time steps that meet new shapes, with PyTorch's products taken and left, and the first ``toprung.matmul`` of a shape.
+"""Time steps that meet new shapes, by PyTorch alone and with toprung's kernels, and the first ``toprung.matmul`` of a shape.
 
     python benchmarks/fresh_shapes.py results/nvidia-h200/fresh-shapes.json [--device cuda:0]
     python benchmarks/fresh_shapes.py OUT.json --device cpu --cases graphs,matmul --rounds 1 --seconds 0.5
 
 Each run is a process of its own, in turns: PyTorch alone, toprung without a compiled kernel (cold), and with those of the run
 before (warm). Step i of a case has the same shape in each run, and its time is compared with that of PyTorch alone. The first and
-the last result of a run are checked against float64's; a run that is wrong is a failure, and stands in no ratio.
+the last result of a run are checked against float64; a wrong run is a failure, and enters no ratio.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ARMS = ("PyTorch", "cold", "warm")
 LATE = 2.0
 """Seconds after the first step from which on a cold program should run at full speed."""
 
-AT_HAND = {"cuda": 24, "opencl": 2}
-"""First shapes of ``matmul``, by backend, that no median counts: they load the kernels that the others take, too."""
+LOADING = {"cuda": 24, "opencl": 2}
+"""First shapes of ``matmul``, by backend, that are left out of the medians: they load kernels that later shapes share."""
 
 Made = tuple[nn.Module, Callable[[int], tuple[torch.Tensor, ...]], Iterator[int]]
-"""A network, its inputs by size, and the sizes of its steps, none of which comes twice unless the case says so."""
+"""A network, its inputs by size, and the sizes of its steps, each new unless the case repeats them."""
 
 
 class Product(nn.Module):
@@ -104,7 +104,7 @@ def sequence_lengths(small: bool) -> Made:
 
 
 def growing_cache(small: bool) -> Made:
-    """Generation by eight streams, each step with a key and a value more."""
+    """Generation by eight streams, with one more key and value each step."""
     width, heads, streams = (32, 4, 8) if small else (1024, 16, 8)
 
     def inputs(n: int) -> tuple[torch.Tensor, ...]:
@@ -206,7 +206,7 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
     for arrays, kind in itertools.product(calls, ("new M", "new sizes")):
         taken, wrong, rng, began = [], 0.0, np.random.default_rng(0), time.perf_counter()
         sizes = _shuffled(least, 2 * most)
-        while len(taken) <= AT_HAND[device.backend] or (time.perf_counter() - began < seconds and len(taken) < 300):
+        while len(taken) <= LOADING[device.backend] or (time.perf_counter() - began < seconds and len(taken) < 300):
             drawn_sizes = (round(least * (most / least) ** draw.random()) for _ in range(3))
             m, n, k = (next(sizes), most // 2, most // 2) if kind == "new M" else drawn_sizes
             host = [rng.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
@@ -221,12 +221,12 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
             away = np.linalg.norm(np.asarray(made.cpu() if arrays == "PyTorch" else made) - exact) / np.linalg.norm(exact)
             wrong = max(wrong, float(away))
             taken.append(times)
-        rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": AT_HAND[device.backend], "error": wrong})
+        rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": LOADING[device.backend], "error": wrong})
     return rows
 
 
 def child(given: argparse.Namespace, device: backends.Device) -> None:
-    """Be one run: print what it measured."""
+    """Measure one run, in a process of its own, and print its figures as JSON."""
     small = device.backend != "cuda"
     place = torch.device("cpu" if small else device.id)
     torch.set_num_threads(1)  # on a CPU a core is left for what prepares, as on a GPU's host

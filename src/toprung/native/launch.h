@@ -25,7 +25,6 @@ TOPRUNG_EXPORTED void toprung_plan_free(toprung_plan* plan);
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 
 // Put a plan's launches into a stream, from any thread. `at` has the address of each slot, 0 where there is none, and behind them those
-// of a group's operands. FLAGS at 0 are the
-// stream's; while it is captured, they lie behind the scratch memory, as Plan.lent_bytes has room for. Returns 0,
-// TOPRUNG_UNFINISHED, or with nothing launched the driver's error or TOPRUNG_NO_FLAGS.
+// of a group's operands. FLAGS at 0 are the stream's; while it is captured, they lie behind the scratch memory, as Plan.lent_bytes has
+// room for. Returns 0, TOPRUNG_UNFINISHED, or with nothing launched the driver's error or TOPRUNG_NO_FLAGS.
 TOPRUNG_EXPORTED int toprung_launch(toprung_plan* plan, const uint64_t* at, double alpha, double beta, void* stream);
