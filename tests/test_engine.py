@@ -524,7 +524,7 @@ PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
     # C read with β = 0
     ("tiled", ("if (beta != 0.0f) result =", "result ="), Gemm(20, 24, 50), 1),
     # a row beyond the edge stored; elements beyond a row's end read
-    ("tiled", ("if (WRITES(i) && m < M) {", "if (WRITES(i) && m < M + 1) {"), Gemm(20, 24, 50), 1),
+    ("tiled", ("WRITES(i) && m < M) {", "WRITES(i) && m < M + 1) {"), Gemm(20, 24, 50), 1),
     ("tiled", ("if (A_K(i) >= BK - first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
     ("tiled", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
     ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 92), 3),
