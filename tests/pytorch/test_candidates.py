@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import golden
 
 import candidates
+import golden
 from toprung import backends
 from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness.results import read
