@@ -34,8 +34,9 @@ PACKAGE = str(Path(toprung.__file__).parent)
 SELECTED = {
     ("h200-cuda", "auto"): (1310, 900, 600), ("h200-cuda", "fp32"): (450, 1110, 730), ("pocl", "fp32"): (200, 200, 200),
 }  # fmt: skip
-"""Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision. Where CUDA's
-compiler is installed they are up to 84 fewer."""
+"""Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision.
+
+Where CUDA's compiler is installed they are up to 84 fewer."""
 
 WAYS: dict[str, dict[str, Any]] = {"by default": {}, "own": {"own": True}}
 """The host's BLAS, and a CPU device on the host's own memory."""
