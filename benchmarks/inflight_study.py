@@ -2,7 +2,7 @@
 
     python benchmarks/inflight_study.py [results/model/inflight-study.json]
 
-Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is computed again in plain fp32,
+Needs no device: two fp16 terms of each k-block of 32, scaled by its largest element, and what is computed again in plain fp32,
 as ``kernels/hopper_fp32x/split.cuh`` has them where K runs along memory and is a multiple of 32; sums are exact,
 so that what shows is what
 the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. ``relu``: of normal

@@ -63,7 +63,7 @@ def select(
         raise Unsupported(f"there is no precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     stored = store.at(device, desc)
     if precision in INSTEAD and (reason := unsuited(device, desc, precision)):
-        more = INSTEAD[precision]  # which promises more
+        more = INSTEAD[precision]  # at least as accurate
         found = select(device, desc, own, more, store)
         return replace(found, why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
     if precision in INSTEAD:

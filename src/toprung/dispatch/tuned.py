@@ -274,7 +274,7 @@ class TunedStore:
 
 
 class Lookup:
-    """What the stores know of one product: the entries of its very sizes, then of its neighbours', nearest first."""
+    """Stored entries for one product: those of the same sizes, then those of neighbouring sizes, nearest first."""
 
     def __init__(self, store: TunedStore, known: Known, device: Device, desc: Desc) -> None:
         self.known, self.device, self.desc = known, device, desc

@@ -156,23 +156,23 @@ def strassen_seconds(desc: GemmDesc, units: int) -> float:
     return total
 
 
-# in flight: a block works through its tiles one after the other, so long for each 32 of K, and so long for a tile besides.
+# in flight: a block works through its tiles one after the other, at a cost for each k-block of 32 and one for each tile.
 # Fitted by ``benchmarks/fit_inflight.py`` on drawn shapes, and tested on others (``docs/lab-notes.md``)
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (2, 128): (1.03e-6, 2.92e-6), (2, 64): (0.712e-6, 1.82e-6), (2, 32): (0.589e-6, 0.974e-6), (1, 64): (0.84e-6, 1.69e-6),
     (1, 32): (0.674e-6, 1.06e-6),
 }  # fmt: skip
-"""Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
+"""Seconds of a k-block of 32 and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
 SHARES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("float32", "float32"): (1.0, 0.0), ("float32", "bfloat16"): (0.87, -0.045), ("float32", "float16"): (0.74, -0.108),
     ("bfloat16", "float32"): (0.82, 0.003), ("bfloat16", "bfloat16"): (0.7, -0.076), ("bfloat16", "float16"): (0.6, -0.181),
     ("float16", "float32"): (0.73, 0.121), ("float16", "bfloat16"): (0.59, 0.045), ("float16", "float16"): (0.46, -0.05),
 }  # fmt: skip
-"""Share of those seconds of 32 of K by the types of A and B, in tiles of 64 columns: two products in place of three, or one;
+"""Share of those seconds of a k-block by the types of A and B, in tiles of 64 columns: two products in place of three, or one;
 float16 needs no scales. Then the power of BN / 64 with which it grows: what a type saves, it saves in A, in B or in products."""
 COPY = 8.16e-9
-"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
+"""Seconds of a k-block for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
 AGAIN = 0.562
 """Share of a tile's own seconds that each tile after a block's first takes: it begins while the one before ends."""
 ALONE = 0.605
@@ -259,7 +259,7 @@ def fits(config: Fp32xConfig, count: int, units: int) -> bool:
 def times(
     config: Fp32xConfig, align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32"
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the seconds of 32 of K and of a tile, with operands of such types, aligned to so many words."""
+    """Return the seconds of a k-block of 32 and of a tile, by the types of the operands and the words that they are aligned to."""
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
     words_a, words_b = config.BM * ELEMENT_BYTES[type_a] / 4, config.BN * ELEMENT_BYTES[type_b] / 4
     copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
@@ -334,7 +334,7 @@ def group_config(sizes: Sizes, align_a: int, align_b: int, units: int) -> Fp32xC
 PRESPLIT_TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (128, 4): (0.76e-6, 8.6e-6), (128, 2): (0.575e-6, 8.0e-6), (64, 4): (0.60e-6, 5.0e-6), (64, 2): (0.455e-6, 5.3e-6),
 }  # fmt: skip
-"""Seconds of 32 of K and of a tile, by BN and the bytes of an element of A, on an SM."""
+"""Seconds of a k-block of 32 and of a tile, by BN and the bytes of an element of A, on an SM."""
 PRESPLIT_STAGES: Mapping[tuple[int, int], int] = dict(zip(BLOCKS[ONE], (5, 7), strict=True))
 """Stages of the ring that fit, by consumers and columns."""
 NARROWEST, WIDEST = 33, {4: 256, 2: 768}

@@ -5,7 +5,7 @@
 //      producer: TMA --> ring of STAGES k-blocks --> Tensor Cores: three_products.cuh --> guard.cuh, plain.cuh --> C
 //
 // What two terms cannot carry a consumer computes again in plain fp32, from A and B as they were given. Wants: rows of the split operands
-// padded with zeros to 32 of K. alpha = 0: A and B are not read.
+// padded with zeros to whole k-blocks of 32. alpha = 0: A and B are not read.
 //
 // With slices > 1 a tile has ``depth`` of K (slices.cuh): C is then a result for each slice and product of the batch, which reduce.cu adds
 // up, and a slice's rows of terms have their own exponents. ``count`` grows by one for each 64 x min(64, BN) of C that has sums computed
