@@ -12,10 +12,13 @@ OUT/sanitizer-<tool>.json has what was found, the configurations, and the hashes
 """
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from toprung.lab.harness import results
 from toprung.lab.rung import ladder as find
@@ -57,17 +60,33 @@ TOOLS = {
 
 
 def sanitize_families(tool: str, families: str, out: Path, logs: Path) -> bool:
-    """Check drawn configurations of families under one of compute-sanitizer's tools, and store what it found."""
-    record, log = out / f"sanitizer-{tool}.json", logs / f"families-{tool}.log"
+    """Check drawn configurations of families under one of compute-sanitizer's tools, and store what it found.
+
+    Each product is checked in a process of its own, all at once: the tools take the host's time, not the device's.
+    """
     drawn = ",".join(f"any/{name}:3" for name in families.split(","))
     shapes, data, more = TOOLS[tool]
-    check = [sys.executable, str(ROOT / "benchmarks/candidates.py"), str(record), "--shapes", shapes, "--candidates", drawn]
     words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *more]
-    good = run([*words, *check, "--data", data, "--peers", "", "--rounds", "0"], log)
-    if record.exists():
-        found = [line.removeprefix("=========").strip() for line in log.read_text().splitlines() if line.startswith("=========")]
+    words += [sys.executable, str(ROOT / "benchmarks/candidates.py")]
+
+    def check(number: int, shape: str) -> tuple[bool, Path, Path]:
+        part, log = logs / f"{tool}-{number}.json", logs / f"families-{tool}-{number}.log"
+        which = ["--shapes", shape, "--candidates", drawn, "--data", data, "--peers", "", "--rounds", "0"]
+        return run([*words, str(part), *which], log), part, log
+
+    with ThreadPoolExecutor() as pool:
+        checked = list(pool.map(check, itertools.count(), shapes.split(",")))
+    good = all(right for right, _, _ in checked)
+    records = [results.read(part) for _, part, _ in checked if part.exists()]
+    lines = [line for _, _, log in checked for line in log.read_text().splitlines() if line.startswith("=========")]
+    found = list(dict.fromkeys(line.removeprefix("=========").strip() for line in lines))
+    if len(records) == len(checked):
+        whole: dict[str, Any] = {name: [one for record in records for one in record[name]] for name in ("candidates", "failures")}
+        kernels = {name: hash_ for record in records for name, hash_ in record["environment"]["kernels"].items()}
+        whole["what"] = f"python benchmarks/gpu.py OUT --families {families} --tools {tool}"
+        whole["environment"] = {**records[0]["environment"], "kernels": dict(sorted(kernels.items()))}
         results.write(
-            record, {**results.read(record), "sanitizer": {"tool": tool, "good": good, "printed": list(dict.fromkeys(found))}}
+            out / f"sanitizer-{tool}.json", {**records[0], **whole, "sanitizer": {"tool": tool, "good": good, "printed": found}}
         )
     return good
 
@@ -85,7 +104,10 @@ def main() -> int:
     logs = chosen.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     if chosen.families:
-        return sum(not sanitize_families(tool, chosen.families, chosen.out, logs) for tool in chosen.tools.split(","))
+        with ThreadPoolExecutor() as pool:
+            return sum(
+                not g for g in pool.map(lambda t: sanitize_families(t, chosen.families, chosen.out, logs), chosen.tools.split(","))
+            )
     good = True
     for device in chosen.devices.split(","):
         words = [sys.executable, "-m", "pytest", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
