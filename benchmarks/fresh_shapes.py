@@ -242,7 +242,8 @@ def run(case: str, arm: str, given: argparse.Namespace, device: backends.Device,
     """Return what a run in a process of its own measured."""
     names = {name: f"{folder}/{name}" for name in ("TOPRUNG_CACHE", "TOPRUNG_DATA", "POCL_CACHE_DIR", "XDG_CACHE_HOME")}
     command = [sys.executable, __file__, str(given.out), "--device", device.id, "--seconds", str(given.seconds), "--run", case, arm]
-    done = subprocess.run(command, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True, check=True)
+    limit = 120 + 20 * given.seconds
+    done = subprocess.run(command, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True, check=True, timeout=limit)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -254,13 +255,14 @@ def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> li
     round. ``ready``: seconds after which nothing was prepared any more. ``second``: seconds of PyTorch's step.
     """
     rows = []
+    wrong = [(arm, one[arm]["error"]) for one in rounds for arm in ARMS if not one[arm]["error"] <= WRONG["toprung"]]
+    failures += [f"{case} {arm}: wrong by {away:.1e}" for arm, away in wrong]
     theirs = [[seconds for _, seconds, _ in one["PyTorch"]["steps"]] for one in rounds]
     usual = [statistics.median(turns) for turns in zip(*theirs, strict=False)]
     for arm in ARMS[1:]:
         found: dict[str, list[float]] = {}
         for one in rounds:
-            if one[arm]["error"] > WRONG["toprung"]:
-                failures.append(f"{case} {arm}: wrong by {one[arm]['error']:.1e}")
+            if not one[arm]["error"] <= WRONG["toprung"]:
                 continue
             pairs = list(zip(one[arm]["steps"], usual, strict=False))
             ratios = [(start, seconds / alone, preparing) for (start, seconds, preparing), alone in pairs]
@@ -289,7 +291,7 @@ def spread(rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, 
     for arm in ARMS[1:]:
         for turns in zip(*(one[arm] for one in rounds), strict=True):
             row = {"arrays": turns[0]["arrays"], "kind": turns[0]["kind"], "kernels": arm}
-            failures += [f"matmul {row}: wrong by {one['error']:.1e}" for one in turns if one["error"] > WRONG["toprung"]]
+            failures += [f"matmul {row}: wrong by {one['error']:.1e}" for one in turns if not one["error"] <= WRONG["toprung"]]
             later = [pair for one in turns for pair in one["seconds"][one["loading"] :]]
             more = [1e6 * (first - second) for first, second in later]
             row["process_first"] = 1e6 * statistics.median(one["seconds"][0][0] for one in turns)
