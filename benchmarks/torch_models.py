@@ -33,6 +33,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 import toprung.torch
 from toprung import backends
@@ -169,6 +170,15 @@ def arm(name, device, small):
 # --- verified, then timed ---------------------------------------------------------------------------------------------------------
 
 
+def largest(value):
+    """Return the largest of all ranks' values where several processes make a step, else the value."""
+    if not dist.is_initialized():
+        return value
+    found = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return found.item()
+
+
 def errors(step, exact):
     """Run a step from the first weights and return its errors against float64.
 
@@ -186,7 +196,7 @@ def errors(step, exact):
         difference = in_double(found) - e
         away += difference.norm().item() ** 2
         along += (difference * e.conj()).sum().real.item()
-    return {"gradient": math.sqrt(away / whole), "bias": along / whole, "loss": abs(loss - exact_loss) / abs(exact_loss)}
+    return {"gradient": largest(math.sqrt(away / whole)), "bias": along / whole, "loss": abs(loss - exact_loss) / abs(exact_loss)}
 
 
 def ready(step):
@@ -254,7 +264,7 @@ def prepared(name, mode, training, exact, device, small):
 def sample(step, seconds, place):
     """Return the seconds of a step, timed for ``seconds`` after a settling run, and the card's clock in MHz while they ran."""
     begin, settled = time.perf_counter(), 0
-    while (past := time.perf_counter() - begin) < SETTLE * seconds or not settled:
+    while (past := largest(time.perf_counter() - begin)) < SETTLE * seconds or not settled:
         step().item()  # waits for the device
         settled += 1
     steps = max(1, round((1 - SETTLE) * seconds * settled / past))
@@ -262,7 +272,7 @@ def sample(step, seconds, place):
         begin = time.perf_counter()
         for _ in range(steps):
             step()
-        return (time.perf_counter() - begin) / steps, None
+        return largest((time.perf_counter() - begin) / steps), None
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(steps):
@@ -270,7 +280,7 @@ def sample(step, seconds, place):
     last.record()
     clock = cuda.clock_mhz(place)
     last.synchronize()
-    return first.elapsed_time(last) / 1e3 / steps, clock
+    return largest(first.elapsed_time(last) / 1e3 / steps), clock
 
 
 def intolerable(draws):

@@ -1,15 +1,14 @@
-"""Steps of DTensor, FSDP2 and tensor and sequence parallelism, as one rank of several makes them on toprung's kernels."""
+"""Products of DTensors and training steps of ``benchmarks/torch_several.py``, as one rank makes them on toprung's kernels."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import torch
-from torch import nn
 
 import toprung.torch
+import torch_several
 
 BOUND = 2e-6
 """Largest error allowed, as a share of the largest element: sums here have at most some dozen terms."""
@@ -40,60 +39,14 @@ def matmuls(mesh: Any) -> dict[str, Any]:
     return {"error": worst}
 
 
-def step(split: Callable[[nn.Module, Any], nn.Module], mesh: Any) -> dict[str, Any]:
-    """Make one training step of two linear layers that ``split`` distributes; return its largest error of loss and gradients."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 36), nn.ReLU(), nn.Linear(36, 24))
-    right = copy.deepcopy(model).double()
-    x = torch.randn(6, 24)
-    wanted = right(x.double()).square().mean()
-    wanted.backward()
-    model = split(model, mesh)
-    made = model(x)
-    loss = getattr(made, "full_tensor", lambda: made)().square().mean()
-    loss.backward()
-    worst = abs(float(loss.detach()) - float(wanted.detach())) / float(wanted.detach())
-    for name, parameter in model.named_parameters():
-        grad: Any = parameter.grad
-        grad = getattr(grad, "full_tensor", lambda grad=grad: grad)()
-        worst = max(worst, error(grad, right.get_parameter(name).grad))
-    return {"error": worst}
+def step(name: str, mesh: Any) -> dict[str, Any]:
+    """Make one training step of a split model; return the largest error of its loss and of each gradient."""
+    split, (loss, grads) = torch_several.training(name, mesh, 24, 6)
+    made = float(split.step(split.loss))
+    return {"error": max(abs(made - loss) / loss, *map(error, split.outcome(), grads))}
 
 
-def fsdp(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in (model[1], model[3]):  # type: ignore[index]
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def tensor_parallel(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    return parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
-
-
-def sequence_parallel(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
-    from torch.distributed.tensor.parallel import parallelize_module as parallelize
-
-    cut = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(0),))
-    return parallelize(
-        parallelize(model, mesh, cut), mesh,
-        {
-            "0": SequenceParallel(sequence_dim=0), "1": ColwiseParallel(input_layouts=Shard(0)),
-            "3": RowwiseParallel(output_layouts=Shard(0), use_local_output=False),
-        },
-    )  # fmt: skip
-
-
-STEPS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "dtensor": matmuls, "fsdp2": lambda mesh: step(fsdp, mesh), "tensor": lambda mesh: step(tensor_parallel, mesh),
-    "sequence": lambda mesh: step(sequence_parallel, mesh),
-}  # fmt: skip
+STEPS = {"dtensor": matmuls} | {name: functools.partial(step, name) for name in torch_several.SPLITS}
 
 
 def every_step(mesh: Any) -> dict[str, dict[str, Any]]:

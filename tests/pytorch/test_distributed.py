@@ -21,6 +21,7 @@ import trial
 from steps import BOUND, error, every_step
 from toprung.distributed import __main__ as program
 from toprung.distributed import schedule
+from torch_device import ELSEWHERE
 
 
 def line_of(mesh: Any) -> list[Any]:
@@ -312,17 +313,21 @@ def test_schedules_move_the_least() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
+    ("words", "text"),
     [
-        ["-m", "toprung.distributed", "bench", "--sizes", "129", "--repeats", "1"],
-        [trial.ROOT / "examples" / "torch_several.py", "--device", "cpu", "--size", "129", "--width", "32"],
+        (["-m", "toprung.distributed", "bench", "--sizes", "129", "--repeats", "1"], "stationary A and C"),
+        ([trial.ROOT / "examples" / "torch_several.py", "--device", "cpu", "--size", "129", "--width", "32"], "stationary A and C"),
+        (
+            [trial.ROOT / "benchmarks" / "torch_several.py", "out.json", "--device", "cpu", "--width", "32", "--seconds", "0.1"],
+            "sequence       2 processes",
+        ),
     ],
-    ids=["bench", "example"],
-)  # fmt: skip
-def test_programs_run_under_torchrun(words: list[Any]) -> None:
+    ids=["bench", "example", "benchmark"],
+)
+def test_programs_run_under_torchrun(words: list[Any], text: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *words]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
-    assert done.returncode == 0 and "stationary A and C" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=tmp_path, env=ELSEWHERE)
+    assert done.returncode == 0 and text in done.stdout, done.stdout + done.stderr
 
 
 def failing() -> dict[str, Any]:

@@ -120,11 +120,11 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows if row in record["torch_models"]))
     steps = f" of {rows[0]['steps']} steps each" if "steps" in rows[0] else ""  # newer records time for so long instead
-    transformers = e["packages"].get("transformers", "absent")
+    versions = "".join(f"{name} {e['packages'][name]}, " for name in ("transformers", "nccl") if name in e["packages"])
     source = (
         f"Medians of {samples} samples{steps}, in turns. Errors are Frobenius norms of all gradients, against float64; of the "
         f"results, where a program computes no gradients. Measured on {device['short_name']}, driver {device['driver']}, "
-        f"transformers {transformers}, Python {e['python']}, PyTorch {e['packages']['torch']}, {e['date'][:10]}, commit {commits}, "
+        f"{versions}Python {e['python']}, PyTorch {e['packages']['torch']}, {e['date'][:10]}, commit {commits}, "
         f"`{record['what']}`, stored in `{path}`.  "
     )
     return "\n".join([*lines, "", source, *others.values()])
