@@ -49,7 +49,7 @@ def about_code(records: Mapping[str, Record], rung: str = "") -> str:
                 changed[file.name.partition("_")[0] if of_ladder else f"`{file.name}`"] = None
     named = ", ".join(list(changed)[:MOST]) + f" and {len(changed) - MOST} more" * (len(changed) > MOST)
     said = f"Measured with kernels that have changed since: {named}." if changed else ""
-    lost = [f"`{Path(path).name}`" for path, record in records.items() if not known(record)]
+    lost = [f"`{path}`" for path, record in records.items() if not known(record)]
     return "  \n".join(filter(None, (said, f"Files whose measured code is in no commit: {', '.join(lost)}." if lost else "")))
 
 
