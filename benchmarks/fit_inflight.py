@@ -6,9 +6,8 @@
 
 Records are of ``benchmarks/candidates.py --shapes deep,drawn`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
-outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Prints the constants of
-``kernels/hopper_fp32x/cost.py`` to be put into the source, and errors before
-and after.
+outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Writes them to
+``kernels/models/fp32x.json`` with the errors on what is held out; with ``--keep`` only these.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,18 +27,20 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels import cost_model
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import tiles
+from toprung.kernels.hopper_fp32x.config import LONG, tiles
+from toprung.lab.harness.results import write
 from toprung.oracle.problems import problem_of
 from toprung.tune.rows import read as read_rows
 
 UNITS = 132
 """SMs of the GPUs that the records are of."""
-WEIGHED = {"hopper_inflight": cost.in_flight_configs, "hopper_inflight_split_k": cost.parts_configs}
+WEIGHED = {"hopper_inflight": cost.in_flight_columns, "hopper_inflight_split_k": cost.parts_columns}
 """Configurations that are weighed for a product, by the family's name."""
-NUMBERS = ("COPY", "ALONE", "AGAIN", "LAUNCH", "MET", "MEET", "PASS", "ADDING", "PART")
-"""Constants of the model beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held."""
-SINGLE = "float32", "float32"
+NUMBERS = ("copy", "sole", "again", "launch", "met", "meet", "passing", "adding", "part")
+"""Numbers of the model beside ``times`` and ``shares``; the others are held."""
+SINGLE = "float32 float32"
 """Types whose share is 1 by definition."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
 """Times the best of its product from which a time is left out; errors from which they count less; weight of where numbers were."""
@@ -62,8 +64,11 @@ def held_out(product: str) -> bool:
 
 def shares(desc: GemmDesc, config: Any) -> bool:
     """Return True for a time of before there were long rings, of a block that has an SM to itself now."""
-    alone = None if config.is_alone else cost.with_long_ring(config)
-    return alone is not None and cost.fits(alone, tiles(desc, alone) * config.k_parts, UNITS)
+    stages = LONG.get((config.CONSUMERS, config.BN))
+    if config.is_alone or not stages:
+        return False
+    alone = cost.columns(UNITS, replace(config, STAGES=stages))
+    return bool(cost.fits(alone, tiles(desc, alone) * config.k_parts)[0])
 
 
 def of_check(record: dict[str, Any]) -> list[Sample]:
@@ -95,7 +100,7 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
         medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
         for family, weighed in WEIGHED.items():
-            for config in weighed(desc, UNITS):
+            for config in weighed(desc, UNITS).found():
                 seconds = medians.get(f"{family} {config}", medians.get(str(config)) if family == "hopper_inflight" else None)
                 if seconds and seconds < WORST * min(medians.values()):
                     tested = held_out(f"{row['size']} {row['layout']}")
@@ -110,21 +115,23 @@ def samples(record: dict[str, Any]) -> list[Sample]:
 
 
 def numbers() -> NDArray[np.float64]:
-    """Return the models' constants: logarithms of what is positive, and behind them the powers of ``SHARES``."""
-    found = [x for pair in cost.TIMES.values() for x in pair]
-    found += [share for types, (share, _) in cost.SHARES.items() if types != SINGLE]
-    found += [getattr(cost, name) for name in NUMBERS]
-    return np.concatenate([np.log(found), [wider for types, (_, wider) in cost.SHARES.items() if types != SINGLE]])
+    """Return the models' numbers: logarithms of what is positive, and behind them the powers of ``shares``."""
+    p = cost.FLIGHT
+    of_types = [pair for types, pair in p.shares.items() if types != SINGLE]
+    found = [x for pair in p.times for x in pair] + [share for share, _ in of_types] + [getattr(p, name) for name in NUMBERS]
+    return np.concatenate([np.log(found), [wider for _, wider in of_types]])
 
 
-def use(values: NDArray[np.float64]) -> None:
-    """Make ``values``, as ``numbers`` has them, the constants of the models."""
-    powers = len(cost.SHARES) - 1
+def use(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Make ``values``, as ``numbers`` has them, the numbers of the models, and return these by their names."""
+    p = cost.FLIGHT
+    powers = len(p.shares) - 1
     rest, wider = iter(np.exp(values[:-powers]).tolist()), iter(values[-powers:].tolist())
-    cost.TIMES = {block: (next(rest), next(rest)) for block in cost.TIMES}
-    cost.SHARES = {types: (1.0, 0.0) if types == SINGLE else (next(rest), next(wider)) for types in cost.SHARES}
-    for name in NUMBERS:
-        setattr(cost, name, next(rest))
+    found: dict[str, Any] = {"times": [[next(rest), next(rest)] for _ in p.times]}
+    found["shares"] = {types: [1.0, 0.0] if types == SINGLE else [next(rest), next(wider)] for types in p.shares}
+    found |= {name: next(rest) for name in NUMBERS}
+    vars(p).update(found)
+    return found
 
 
 def logs(of: list[Sample]) -> NDArray[np.float64]:
@@ -132,37 +139,40 @@ def logs(of: list[Sample]) -> NDArray[np.float64]:
     return np.array([math.log(cost.seconds(s.desc, s.config, UNITS) / s.seconds) for s in of])
 
 
-def quality(of: list[Sample]) -> str:
-    """Return the median errors by device."""
-    errors, words = abs(logs(of)), []
+def quality(of: list[Sample]) -> dict[str, dict[str, float]]:
+    """Return the model's errors by device."""
+    errors, found = abs(logs(of)), {}
     for device in sorted({s.device for s in of}):
         mine = [e for e, s in zip(errors, of, strict=True) if s.device == device]
-        words.append(f"{device}: {len(mine)} times, median {np.median(mine):.3f}, nine in ten below {np.quantile(mine, 0.9):.2f}")
-    return "; ".join(words)
+        middle, most = (round(float(np.quantile(mine, q)), 4) for q in (0.5, 0.9))
+        found[device] = {"times": len(mine), "median_error": middle, "nine_in_ten_below": most}
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--keep", action="store_true", help="fit nothing: write how what stands does on what is held out")
     options = parser.parse_args()
     every = [s for path in options.records for s in samples(json.loads(path.read_text()))]
     fitted, tested = ([s for s in every if s.tested == held] for held in (False, True))
     counts = {device: sum(s.device == device for s in fitted) for device in {s.device for s in fitted}}
     weights = np.array([math.sqrt(len(fitted) / len(counts) / counts[s.device]) for s in fitted])
 
-    start = numbers()
+    start, content = numbers(), cost_model.fitted("fp32x")
     print(f"before: fitted {quality(fitted)}\n        held out {quality(tested)}")
 
     def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
         use(x)
         return np.concatenate([weights * logs(fitted), PULL * (x - start)])
 
-    best = least_squares(errors, start, loss="soft_l1", f_scale=SOFT, max_nfev=30)
-    use(best.x)
-    print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
-    print("TIMES", {block: tuple(float(f"{x:.3g}") for x in pair) for block, pair in cost.TIMES.items()})
-    print("SHARES", {types: (float(f"{x:.2g}"), round(wider, 3)) for types, (x, wider) in cost.SHARES.items()})
-    print(*(f"{name} {getattr(cost, name):.3g}" for name in NUMBERS))
+    if not options.keep:
+        best = least_squares(errors, start, loss="soft_l1", f_scale=SOFT, max_nfev=30)
+        content["in_flight"] |= use(np.array([float(f"{x:.5g}") for x in best.x]))
+        print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
+    records = {f"results/{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in options.records}
+    content["held_out"] = {"records": records, **quality(tested)}
+    write(Path(cost_model.__file__).parent / "models" / "fp32x.json", content)
     return 0
 
 

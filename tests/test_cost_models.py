@@ -10,17 +10,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+import fit_inflight
 import fit_routes
 from toprung.backends import nvrtc
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.hopper_fp32x import cost as inflight
+from toprung.kernels.hopper_fp32x.config import in_flight
 from toprung.kernels.registry import families
 from toprung.kernels.tiled_group import cost as tiled_group
 
@@ -39,14 +41,14 @@ DESCS = [
 ]  # fmt: skip
 
 FASTER = {
-    "HZ", "CLUSTERED", "EFFICIENCY", "RATES", "alone", "memory", "cache", "slices", "layouts", "cached", "hidden", "operand",
+    "HZ", "EFFICIENCY", "RATES", "alone", "memory", "cache", "slices", "layouts", "cached", "hidden", "operand",
 }  # fmt: skip
 """Constants of which more means less time, besides those that are called a rate: rates, shares of a GPU that work, what hides."""
 SHAPES = {"piece", "sharp"}
 """Constants that decide how a time grows, above a size and below it: more of them is more here and less there."""
 STILL = {
-    "COSTS",  # BY_AREA is made of it
-    "FILLED", "ROUND", "SHORT_ROUND", "SLOW_COPYING", "WAVES",  # decide what is built, not how long it takes
+    "FILLED", "round", "short_round", "SLOW_COPYING", "WAVES",  # decide what is built, not how long it takes
+    "CLUSTERED",  # is in columns that are made once
     "CLOCK", "CPU_RATE", "PEAK_SHARE",  # of a CPU, and of the reason that is told
 }  # fmt: skip
 """Constants that move no time of these products on a Hopper."""
@@ -61,17 +63,17 @@ def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
 
 def seconds() -> dict[Any, float]:
     """Return every predicted time: of candidates, of shares in a group, of groups and of plain fp32."""
-    found = {
-        (f.name, desc, i): f.cost(HOPPER, desc, c)
-        for f, desc, configs in weighed()
-        for i, c in enumerate(configs[:: 5 if len(configs) > 20 else 1])
-    }
+    found = {}
+    for f, desc, configs in weighed():
+        some = configs[:: 5 if len(configs) > 20 else 1]
+        costs = f.weighed(HOPPER, desc) if f.name.startswith("hopper_") else [(f.cost(HOPPER, desc, c), c) for c in some]
+        found |= {(f.name, desc, i): one for i, (one, _) in enumerate(costs)}
     found |= {(f.name, desc, "share"): f.groups.share(HOPPER, desc) for f in families() if f.groups for desc in DESCS}
     found |= {("plain fp32", desc, 0): cost_model.plain_fp32_seconds(desc) for desc in DESCS}
     for some in (DESCS[:2], DESCS[1:6]):
         sizes = tiled_group.group_sizes(some)
         found |= {("group", i, 0): tiled_group.group_cycles(HOPPER, sizes, b) for i, b in enumerate(tiled_group.BLOCKS)}
-        for config in inflight.configs(DESCS[0], HOPPER.compute_units):
+        for config in (in_flight(*ring) for ring in inflight.RINGS):
             found["group", config, len(some)] = inflight.Sizes.of(some).seconds(config, 4, 4, HOPPER.compute_units)
     return {key: one for key, one in found.items() if one < math.inf}
 
@@ -80,8 +82,8 @@ def scaled(value: Any) -> Any:
     """Return a constant that is a third larger; None for what is no time, rate or factor."""
     if isinstance(value, float):
         return 1.3 * value
-    if isinstance(value, tuple) and value and all(isinstance(x, float) for x in value):
-        return tuple(1.3 * x for x in value)
+    if isinstance(value, tuple | list) and value and all(scaled(x) is not None for x in value):
+        return [scaled(x) for x in value]
     if isinstance(value, Mapping) and value and all(scaled(x) is not None for x in value.values()):
         return MappingProxyType({key: scaled(x) for key, x in value.items()})
     return None
@@ -98,6 +100,9 @@ def constants() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], None]]]:
         for name, value in vars(module).items():
             if name.isupper() and (more := scaled(value)) is not None:
                 yield f"{module.__name__}.{name}", functools.partial(_set, [module], name, more)
+            for key, number in vars(value).items() if isinstance(value, SimpleNamespace) else ():
+                if (more := scaled(number)) is not None:
+                    yield f"{module.__name__}.{name}.{key}", functools.partial(_set, [value], key, more)
     for name in ("BLOCK", "VENDOR_BLOCK", "HOST", "SKINNY", "VENDOR_SKINNY"):
         whole = getattr(cost_model, name)
         users = [module for module in modules if vars(module).get(name) is whole]
@@ -111,7 +116,7 @@ def constants() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], None]]]:
                     yield f"{name}.{kind}.{field.name}", put
 
 
-def _set(modules: list[ModuleType], name: str, value: Any, patched: pytest.MonkeyPatch) -> None:
+def _set(modules: list[Any], name: str, value: Any, patched: pytest.MonkeyPatch) -> None:
     for module in modules:
         patched.setattr(module, name, value)
 
@@ -125,7 +130,7 @@ def test_more_of_a_constant_moves_every_time_in_its_own_direction(monkeypatch: p
             now = seconds()
         ratios = [now[key] / before[key] for key in before]
         more, less = max(ratios) > 1 + 1e-12, min(ratios) < 1 - 1e-12
-        falls = last in FASTER or "RATE" in last
+        falls = last in FASTER or "RATE" in last.upper()
         if last not in SHAPES and (more if falls else less):
             wrong.append(name)
         if not (more or less):
@@ -163,18 +168,22 @@ def test_more_work_takes_longer() -> None:
 
 
 ROOT = Path(__file__).parents[1]
-FITS = {"skinny": ["--short"], "blocks": ["--free", "^(?!memory|host|two)"], "cublas": ["--free", "^(?!memory|host|two)"]}
+FITS: dict[str, tuple[Any, list[str]]] = {
+    "skinny": (fit_routes, ["--short"]), "fp32x": (fit_inflight, []),
+    **dict.fromkeys(("blocks", "cublas"), (fit_routes, ["--free", "^(?!memory|host|two)"])),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["skinny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("blocks", "cublas"))])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("blocks", "cublas"))) for n in FITS])
 def test_a_model_s_file_says_how_it_does_on_what_was_held_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records are those that it names, by their hashes, and what is computed from them anew is what it says."""
     stored, written = cost_model.fitted(name), dict[str, Any]()
+    fit, options = FITS[name]
     records = [str(ROOT / path) for path in stored["held_out"]["records"]]
-    monkeypatch.setattr(fit_routes, "write", lambda path, content: written.update({path.stem: content}))
+    monkeypatch.setattr(fit, "write", lambda path, content: written.update({path.stem: content}))
     monkeypatch.setattr(fit_routes.Fit, "keep", False)  # restored, whatever main sets
-    monkeypatch.setattr(sys, "argv", ["fit_routes.py", *records, *FITS[name], "--keep"])
-    fit_routes.main()
+    monkeypatch.setattr(sys, "argv", ["fit.py", *records, *options, "--keep"])
+    fit.main()
     assert json.loads(json.dumps(written[name])) == stored
 
 

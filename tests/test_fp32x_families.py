@@ -18,9 +18,10 @@ from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, in_flight_configs, seconds
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, in_flight_columns, seconds
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
+from toprung.kernels.hopper_fp32x.family import PRESPLIT
 from toprung.oracle.gemm import Gemm
 from toprung.store import Store
 from toprung.tile import Tile
@@ -51,9 +52,9 @@ def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
 
 def test_long_rows_of_b_take_a_launch_longer_to_split() -> None:
     def first(K: int) -> float:
-        return cost.split_seconds(gemm(208, 256, K, "TT"), config, 132)[0]
+        return cost.split_seconds(gemm(208, 256, K, "TT"), cost.columns(132, config))[0].item()
 
-    config = next(c for c in cost.presplit_configs(gemm(208, 256, 41240, "TT"), 132) if c.BN == 64 and c.SLICES == 8)
+    config = next(c for c in PRESPLIT.candidates(H200, gemm(208, 256, 41240, "TT")) if c.BN == 64 and c.SLICES == 8)
     assert first(8192) == first(4096) and first(40960) == pytest.approx(5 * first(8192))
 
 
@@ -98,7 +99,7 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in cost.parts_configs(desc, H200.compute_units):
+        for config in cost.parts_columns(desc, H200.compute_units).found():
             if took := one["microseconds"].get(str(config)):
                 ratios[desc, config.k_parts, str(config)] = 1e6 * cost.seconds(desc, config, H200.compute_units) / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03
@@ -166,7 +167,7 @@ def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store
 
 @pytest.mark.parametrize("desc", [gemm(64, 256, 7168, "NT"), batch(64, 256, 256, 256), gemm(4096, 4096, 4096)], ids=str)
 def test_more_work_takes_no_less_time(desc: Any) -> None:
-    for config in in_flight_configs(desc, 132):
+    for config in in_flight_columns(desc, 132).found():
         more = (
             dataclasses.replace(desc, K=2 * desc.K, lda=0, ldb=0),
             dataclasses.replace(desc, batch=9 * desc.batch, stride_c=1 << 24),
@@ -180,7 +181,7 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
 @pytest.mark.parametrize("desc", [gemm(512, 512, 512), gemm(64, 448, 8192), gemm(43, 204, 72848), batch(16, 36, 300, 268)], ids=str)
 def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int) -> None:
     """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
-    found = [c for c in in_flight_configs(desc, units) if c.most > 1]
+    found = [c for c in in_flight_columns(desc, units).found() if c.most > 1]
     for config in found:
         blocks = tiles(desc, config) * config.SLICES
         room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
@@ -191,10 +192,10 @@ def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int
 
 
 def test_clusters_are_weighed_while_there_is_room() -> None:
-    slices = {c.SLICES for c in in_flight_configs(gemm(64, 256, 7168, "NT"), 132)}
+    slices = {c.SLICES for c in in_flight_columns(gemm(64, 256, 7168, "NT"), 132).found()}
     assert slices == {1, 2, 4, 8, 16}
     for units, most in ((132, 16), (114, 8)):
-        assert max(c.SLICES for c in in_flight_configs(gemm(64, 256, 7168, "NT"), units) if c.resident == 1) == most
-    assert {c.SLICES for c in in_flight_configs(gemm(4096, 4096, 4096), 132)} == {1}
+        assert max(c.SLICES for c in in_flight_columns(gemm(64, 256, 7168, "NT"), units).found() if c.resident == 1) == most
+    assert {c.SLICES for c in in_flight_columns(gemm(4096, 4096, 4096), 132).found()} == {1}
     ours, plain = ranking.against_fp32(H200, gemm(256, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain

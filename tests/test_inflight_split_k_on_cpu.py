@@ -16,7 +16,7 @@ from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, clos
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
-from toprung.kernels.hopper_fp32x.cost import SHORTEST, parts_configs
+from toprung.kernels.hopper_fp32x.cost import SHORTEST, parts_columns
 from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
 
 H200 = golden.devices()["h200-cuda"]
@@ -133,11 +133,12 @@ def test_no_part_that_is_weighed_is_empty_or_short() -> None:
     for K in (512, 600, 4096, 61981, 262144, 1 << 24):
         for M, N in ((256, 256), (40, 1000), (1405, 399)):
             desc = GemmDesc(M, N, K)
-            for config in parts_configs(desc, 132):
+            for config in parts_columns(desc, 132).found():
                 assert config.k_parts > 1 and (config.k_parts - 1) * config.depth(K) < K, (desc, config)
                 assert config.depth(K) >= SHORTEST, (desc, config)
                 assert config == in_flight(k_parts=2).decode(**{name: dict(what) for name, what in config.encode().items()})
-    assert parts_configs(GemmDesc(256, 256, 511), 132) == [] == parts_configs(GemmDesc(256, 256, 4096, 2, stride_c=65536), 132)
+    for desc in (GemmDesc(256, 256, 511), GemmDesc(256, 256, 4096, 2, stride_c=65536)):
+        assert parts_columns(desc, 132).found() == []
 
 
 def test_parts_follow_the_sizes_they_are_adapted_to() -> None:
