@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from torch import nn
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
+from toprung.paths import cache_dir
 from torch_models import WRONG, listed, options
 
 ARMS = ("PyTorch", "cold", "warm")
@@ -80,7 +82,7 @@ class Convolutions(nn.Module):
     def forward(self, x: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             y = layer(x)
-            x = F.relu(y.index_add(0, end, y[start]))
+            x = F.gelu(y.index_add(0, end, y[start]))
         return x
 
 
@@ -92,14 +94,14 @@ def _shuffled(low: int, high: int) -> Iterator[int]:
 def batch_sizes(small: bool) -> Made:
     """Six linear layers, forward and backward, with a new batch size each step."""
     width = 16 if small else 1024
-    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.ReLU())))
+    net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.GELU())))
     return net, lambda n: (torch.randn(n, width),), _shuffled(16, 64 if small else 4096)
 
 
 def sequence_lengths(small: bool) -> Made:
     """A transformer's layer, forward and backward, four sequences of a new length each step."""
     width = 16 if small else 768
-    net = nn.TransformerEncoderLayer(width, width // 8 if small else 12, 4 * width, dropout=0.0, batch_first=True)
+    net = nn.TransformerEncoderLayer(width, width // 8 if small else 12, 4 * width, dropout=0.0, activation="gelu", batch_first=True)
     return net, lambda n: (torch.randn(4, n, width),), _shuffled(16, 64 if small else 1024)
 
 
@@ -320,6 +322,9 @@ def main() -> int:
         rounds = []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
+                for built in ("bridge", "entry"):  # a cold process has these, as from a wheel
+                    if (cache_dir() / built).is_dir():
+                        shutil.copytree(cache_dir() / built, Path(folder) / "TOPRUNG_CACHE" / built)
                 rounds.append({arm: run(case, arm, given, device, folder) for arm in ARMS[case == "matmul" :]})
         if case == "matmul":
             rows["matmul"] = spread(rounds, failures)
