@@ -101,7 +101,8 @@ def batch_sizes(small: bool) -> Made:
 def sequence_lengths(small: bool) -> Made:
     """A transformer's layer, forward and backward, four sequences of a new length each step."""
     width = 16 if small else 768
-    net = nn.TransformerEncoderLayer(width, width // 8 if small else 12, 4 * width, dropout=0.0, activation="gelu", batch_first=True)
+    heads, how = width // 8 if small else 12, {"dropout": 0.0, "activation": "gelu", "batch_first": True}
+    net = nn.TransformerEncoderLayer(width, heads, 4 * width, **how)
     return net, lambda n: (torch.randn(4, n, width),), _shuffled(16, 64 if small else 1024)
 
 
