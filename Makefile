@@ -89,9 +89,12 @@ site: $(VENV)/ready-dev $(VENV)/ready-site
 report: $(VENV)/ready-dev
 	$(REPORT) --picture docs/report/ladders.svg
 
-# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu
-wheels: $(VENV)/ready-wheels
+# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64, each with compiled CUDA kernels, which take
+# half an hour the first time. Needs Debian's g++-aarch64-linux-gnu
+wheels: $(VENV)/ready-wheels $(VENV)/ready-dev
+	$(BIN)/python tools/cubins.py
 	$(BIN)/python tools/wheels.py
+	$(BIN)/python tools/cubins.py --check dist/*.whl
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

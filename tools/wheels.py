@@ -6,6 +6,7 @@
 The bridge is compiled for each minor version of PyTorch that pip finds, from the oldest that pyproject.toml's tests take, against
 headers and libraries of its wheel: half a gigabyte is downloaded for each. Compilers are g++, for aarch64 Debian's
 g++-aarch64-linux-gnu, and Zig's for what includes no PyTorch header. auditwheel names the oldest system that a wheel runs on.
+Each wheel has the machine code of common kernels that ``tools/cubins.py`` made, if it is in build/.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ import zipfile
 from pathlib import Path
 
 from toprung.backends import cxx, native_plan
+from toprung.kernels.build import PACK
 
 ROOT = Path(__file__).parents[1]
 GLIBC = 2, 28
 ARCHS = ("x86_64", "aarch64")
+LARGEST = 20e6
+"""Bytes that a wheel may have."""
 LIBRARY = "libtoprung.so"
 LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libtorch_cpu.so")
 LINKING = ("-s", "-Wl,-z,defs", "-Wl,--allow-shlib-undefined")
@@ -117,6 +121,19 @@ def platform_wheel(pure: Path, arch: str, versions: list[str], out: Path) -> Non
     tag = re.search(r"manylinux_(\d+)_(\d+)", made.name)
     if tag is None or (int(tag[1]), int(tag[2])) > GLIBC:
         sys.exit(f"{made.name} needs a newer system than {platform_tag(arch)}")
+    if made.stat().st_size > LARGEST:
+        sys.exit(f"{made.name} has {made.stat().st_size / 1e6:.1f} MB: fewer drawn products in tools/cubins.py")
+
+
+def add_pack(pure: Path) -> None:
+    """Put the machine code of common kernels into a wheel, if it is there."""
+    if not (pack := ROOT / "build" / PACK.name).exists():
+        return print(f"without {pack}: tools/cubins.py makes it", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        python("wheel", "unpack", pure, "-d", temporary)
+        (root,) = Path(temporary).iterdir()
+        shutil.copy(pack, root / "toprung" / "kernels")
+        python("wheel", "pack", root, "-d", pure.parent)
 
 
 def main() -> None:
@@ -134,6 +151,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:  # hatchling builds in the folder of the project
         subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", temporary], cwd=ROOT, check=True)
         (pure,) = Path(temporary).glob("*.whl")
+        add_pack(pure)
         options.out.mkdir(parents=True)
         shutil.copy(pure, options.out)
         for arch in options.arch:

@@ -141,6 +141,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     const char *code = image;
     const Elf64_Ehdr *head = image;
     if (memcmp(code, ELFMAG, 4)) return CUDA_ERROR_INVALID_IMAGE;
+    if (head->e_machine != EM_CUDA) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     const Elf64_Shdr *all = (const Elf64_Shdr *)(code + head->e_shoff), *end = all + head->e_shnum;
     Function *first = functions + function_count;
     for (const Elf64_Shdr *one = all; one < end; one++) {

@@ -305,8 +305,7 @@ class CUDASession:
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
     def fingerprint(self) -> str:
-        d = self.device
-        return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text("utf-8")))
+        return "\n".join((self.device.runtime, self.device.driver, nvrtc.fingerprint(self.device.arch)))
 
     @beside_captures()  # NVRTC looks into the driver, too
     def compile(self, source: Source) -> bytes:

@@ -85,6 +85,11 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{n}" for n in numbers)
 
 
+def fingerprint(arch: str) -> str:
+    """Return what decides about an architecture's machine code, but for the source and NVRTC's version."""
+    return "\n".join((arch, *FLAGS, PRELUDE.read_text("utf-8")))
+
+
 LANGUAGES = ("cuda", "opencl")
 """Languages of ``Source`` that NVRTC compiles, OpenCL C behind the prelude."""
 

@@ -2,21 +2,28 @@
 
 A binary is stored under the hash of everything that can change it: kernel source, macros, and the backend's fingerprint
 (compiler, driver, device, prelude). Files are published whole or not at all, so that processes may race for one name.
+
+Wheels have machine code of common CUDA kernels, of no driver's: what the cache lacks is looked up there before it is compiled.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from toprung.backends import nvrtc
 from toprung.backends.base import Kernel, Resources, Session, Source
-from toprung.errors import BuildError
+from toprung.errors import BuildError, LaunchError
 from toprung.forks import renewed
 from toprung.kernels.base import Switches
 from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, kernel_source
@@ -26,6 +33,9 @@ from toprung.tile import Tile
 __all__ = ["Compiled", "Own", "build", "guard", "is_kept", "keep", "kernel_of", "loaded", "source_kernel"]
 
 FORMAT = "toprung binary 4"
+
+PACK = Path(__file__).with_name("cubins.pack")
+"""Machine code in the wheel, made by ``tools/cubins.py``: a line of JSON with places, and compressed what the cache would hold."""
 
 Record = TypeVar("Record", bound=KernelRecord)
 
@@ -66,8 +76,12 @@ compiling = _Compiling()
 """CPU seconds that this thread has spent in compilers, which run without the GIL."""
 
 
-def build(record: Record, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled[Record]:
+def build(
+    record: Record, tile: Tile, options: Options, session: Session, own: Own | None = None, shipped: bool = False
+) -> Compiled[Record]:
     """Compile a kernel, or load its binary from the cache; ``own`` is machine code to be used in its place.
+
+    ``shipped``: the wheel's machine code will do; not where the compiler of this environment is what is measured.
 
     Raises
     ------
@@ -82,36 +96,51 @@ def build(record: Record, tile: Tile, options: Options, session: Session, own: O
     record.check(tile, options, session.device)
     source = kernel_source(record, tile, options, own)
     start = time.perf_counter()
-    kernel, cached = _kernel(source, session)
+    kernel, cached = _kernel(source, session, shipped)
     return Compiled(record, tile, options, kernel, time.perf_counter() - start, cached)
 
 
 def source_kernel(source: Source, session: Session) -> Kernel:
     """Return the kernel of any source, through the cache."""
-    return _kernel(source, session)[0]
+    return _kernel(source, session, False)[0]
 
 
-def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
+def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bool]:
     if source.language == "cubin":  # nothing to compile, and nothing to keep
         return session.load(session.compile(source), source), False
     LOADED[source.text] = source.name
-    path = _place(source, session.fingerprint())
-    try:
-        stored = path.read_bytes()
-    except OSError:
-        stored = b""
-    digest, binary = stored[:32], stored[32:]
-    if binary and hashlib.sha256(binary).digest() == digest:  # a runtime may crash on a damaged binary: it never gets one
-        try:
-            return session.load(binary, source), True
-        except BuildError:
-            pass  # made by another runtime with the same fingerprint
+    for stored in _stored(source, session, shipped):
+        digest, binary = stored[:32], stored[32:]
+        if hashlib.sha256(binary).digest() == digest:  # a runtime may crash on a damaged binary: it never gets one
+            with suppress(BuildError, LaunchError):  # of another runtime with this fingerprint, or newer than the driver
+                return session.load(binary, source), True
     began = time.thread_time()
     binary = session.compile(source)
     compiling.seconds += time.thread_time() - began
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)
     return kernel, False
+
+
+def _stored(source: Source, session: Session, shipped: bool) -> Iterator[bytes]:
+    """Yield what is kept of a kernel: in the cache, then in the wheel, newer compilers' code first."""
+    with suppress(OSError):
+        yield _place(source, session.fingerprint()).read_bytes()
+    if shipped and session.device.backend == "cuda":
+        with suppress(OSError, ValueError, zlib.error):  # no pack, or a damaged one
+            places, start = _contents(PACK)
+            for offset, size in places.get(key_of(source, nvrtc.fingerprint(session.device.arch)), ()):
+                with PACK.open("rb") as file:
+                    file.seek(start + offset)
+                    packed = file.read(size)
+                yield zlib.decompress(packed)
+
+
+@functools.cache
+def _contents(pack: Path) -> tuple[Mapping[str, list[tuple[int, int]]], int]:
+    """Return a pack's places by key, each an offset and a size, and where the first begins."""
+    with pack.open("rb") as file:
+        return json.loads(file.readline()), file.tell()
 
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:
@@ -124,9 +153,14 @@ def is_kept(source: Source, fingerprint: str) -> bool:
     return _place(source, fingerprint).exists()
 
 
+def key_of(source: Source, fingerprint: str) -> str:
+    """Return the hash under which a binary is stored."""
+    words = FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
 def _place(source: Source, fingerprint: str) -> Path:
-    key = "\0".join((FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text))
-    return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+    return cache_dir() / "binaries" / key_of(source, fingerprint)
 
 
 _kernels: WeakKeyDictionary[Session, dict[Hashable, Kernel]] = WeakKeyDictionary()
@@ -137,13 +171,13 @@ guard = renewed(threading.RLock())
 def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
     """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
     tile, options = replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
-    return _kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session).kernel)
+    return _kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session, shipped=True).kernel)
 
 
 def kernel_of(session: Session, source: Source) -> Kernel:
     """Return the kernel of any source, compiled for a session's device and loaded there; kept as long as the session."""
     key = source.text, source.kernel, tuple(source.defines.items()), source.flags
-    return _kept(session, key, lambda: source_kernel(source, session))
+    return _kept(session, key, lambda: _kernel(source, session, True)[0])
 
 
 def _kept(session: Session, key: Hashable, make: Callable[[], Kernel]) -> Kernel:

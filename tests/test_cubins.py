@@ -1,0 +1,109 @@
+"""Machine code in the wheel: it takes the place of compiling, and whatever is amiss with it, the kernel is compiled here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import cubins
+import driver
+import golden
+from toprung import store
+from toprung.backends import nvrtc
+from toprung.kernels.build import PACK
+
+ASKED = [
+    (golden.Asked(golden.gemm(100, 100, 100), "fp32", own=True), False),
+    (golden.Asked(golden.gemm(1, 64, 64, batch=9)), False),
+]
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import golden, test_cubins
+from toprung.backends import find, opened
+from toprung.execute.executable import Executable
+from toprung.kernels import build
+
+def compiled(pack, *, shipped=True):
+    build.PACK = Path(pack)
+    with opened(find("cuda:0")) as session:
+        for one, _ in test_cubins.ASKED:
+            executable = Executable.of(session, one.desc, one.selection(session.device))
+            if not shipped:
+                for kernel in build._kernels[session].values():
+                    build.source_kernel(kernel.source, session)
+    kept = [*build.cache_dir().glob("binaries/*")]
+    for file in kept:
+        file.unlink()
+    return len(kept)
+
+packs = sys.argv[1:]
+print(json.dumps([*map(compiled, packs), compiled(packs[0], shipped=False)]))
+"""
+
+
+def stored(code: bytes) -> bytes:
+    """Return what the cache holds of machine code."""
+    return hashlib.sha256(code).digest() + code
+
+
+@pytest.fixture(scope="module")
+def codes() -> dict[str, bytes]:
+    """The machine code of two products' kernels, by key."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOPRUNG_CACHE", "")  # both are set by what finds the kernels
+        patch.setenv(store.VARIABLE, "off")
+        sources = cubins.needed(ASKED)
+    return {key: nvrtc.compile_cubin(source, cubins.DEVICE.arch).code for key, source in sources.items()}
+
+
+def test_kernels_of_the_pack_are_not_compiled_and_others_are(codes: dict[str, bytes], tmp_path: Path) -> None:
+    foreign = {key: code[:18] + bytes(1) + code[19:] for key, code in codes.items()}  # the header's machine is no GPU
+    whole, count = cubins.packed({key: [stored(code)] for key, code in codes.items()}), len(codes)
+    packs = {  # content, and how many kernels are compiled
+        "whole": (whole, 0),
+        "refused, then another": (cubins.packed({k: [stored(foreign[k]), stored(code)] for k, code in codes.items()}), 0),
+        "of another architecture": (cubins.packed({k: [stored(code)] for k, code in foreign.items()}), count),
+        "of a newer format": (cubins.packed({k: [stored(b"no ELF" + code)] for k, code in codes.items()}), count),
+        "damaged": (cubins.packed({k: [stored(code)[:-1] + b"?"] for k, code in codes.items()}), count),
+        "one is missing": (cubins.packed({k: [stored(code)] for k, code in [*codes.items()][1:]}), 1),
+        "cut short": (whole[: whole.index(b"\n") + 100], count),
+        "no pack": (b"\0", count),
+    }
+    for name, (content, _) in packs.items():
+        (tmp_path / name).write_bytes(content)
+    with driver.installed() as folder:
+        env = {**os.environ, "LD_LIBRARY_PATH": folder, "TOPRUNG_DRIVER_LOG": str(tmp_path / "log"), store.VARIABLE: "off"}
+        env |= {"TOPRUNG_CACHE": folder, "PYTHONPATH": os.pathsep.join(map(str, [*sys.path, Path(__file__).parent]))}
+        words = [sys.executable, "-c", PROGRAM, *(str(tmp_path / name) for name in packs)]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *found, measured = json.loads(done.stdout)
+    assert dict(zip(packs, found, strict=True)) == {name: compiled for name, (_, compiled) in packs.items()}
+    assert measured == count, "what is measured is compiled by the NVRTC that its record names"
+
+
+def test_a_wheel_with_other_kernels_than_are_selected_is_named(codes: dict[str, bytes], tmp_path: Path) -> None:
+    wheel, (first, *rest) = tmp_path / "made.whl", codes
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("toprung/__init__.py", "")
+    assert cubins.stale(wheel, codes) == f"made.whl has no {PACK.name}"
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(f"toprung/kernels/{PACK.name}", cubins.packed({key: [stored(codes[key])] for key in codes}))
+    assert cubins.stale(wheel, codes) == ""
+    assert cubins.stale(wheel, [first, "new"]) == f"made.whl lacks 1 kernels that are selected and has {len(rest)} that are not"
+
+
+def test_the_pack_has_kernels_of_every_part_of_the_list() -> None:
+    """Each compiles in a second or two: a release compiles them all, and here it is enough that none is forgotten."""
+    asked = [*cubins.products()]
+    assert len(asked) > len(golden.asked(cubins.DEVICE)) + 2 * 300
+    assert any(bias for _, bias in asked) and any(getattr(one.desc, "is_mixed", False) for one, _ in asked)
