@@ -568,7 +568,7 @@ def test_hopper_takes_large_products_with_its_own_kernel() -> None:
 
 
 def test_hopper_s_kernel_is_not_chosen_where_it_is_reckoned_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sgemm_cost, "RATE", sgemm_cost.RATE / 2)
+    monkeypatch.setattr(sgemm_cost.MODEL, "rate", sgemm_cost.MODEL.rate / 2)
     found = on_hopper(8192, 8192, 8192)
     assert kernel_of(found) == "tiled" and found.passed_over[0][0].startswith("hopper_sgemm")
 

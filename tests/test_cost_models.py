@@ -47,7 +47,7 @@ FASTER = {
 SHAPES = {"piece", "sharp"}
 """Constants that decide how a time grows, above a size and below it: more of them is more here and less there."""
 STILL = {
-    "FILLED", "round", "short_round", "SLOW_COPYING", "WAVES",  # decide what is built, not how long it takes
+    "filled", "round", "short_round", "slow_copying", "WAVES",  # decide what is built, not how long it takes
     "CLUSTERED",  # is in columns that are made once
     "CLOCK", "CPU_RATE", "PEAK_SHARE",  # of a CPU, and of the reason that is told
 }  # fmt: skip

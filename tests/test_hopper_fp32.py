@@ -41,8 +41,7 @@ from toprung.kernels.hopper_sgemm.config import (
     ring,
 )
 from toprung.kernels.hopper_sgemm.cost import (
-    COPYING,
-    SLOW_COPYING,
+    MODEL,
     Schedule,
     chain_of,
     copied,
@@ -169,8 +168,8 @@ def test_a_copy_is_weighed_where_a_pass_takes_long() -> None:
     wide, high = (replace(SgemmConfig(*block), COPY=1) for block in ((128, 256), (256, 128)))
     turned = aligned(1405, 399, 71663, 1, True, True)
     assert copied(turned, wide) == (2, 1) and copied(aligned(1405, 399, 71663), wide) == (1, 2)
-    assert copying(turned, wide) == SLOW_COPYING and copying(turned, high) == 1 + COPYING
-    assert copying(aligned(1405, 399, 71664), wide) == SLOW_COPYING
+    assert copying(turned, wide) == MODEL.slow_copying and copying(turned, high) == 1 + MODEL.copying
+    assert copying(aligned(1405, 399, 71664), wide) == MODEL.slow_copying
     assert unfit(aligned(128, 256, 64, 1, True), wide) and copied(aligned(128, 256, 64, 1, True), wide) == (0, 0)
 
 
@@ -297,7 +296,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
 def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: int, units: int) -> None:
     call = aligned(M, N, K)
     tiles, chunks = tiles_of(call, SgemmConfig()), ceil(K, SgemmConfig().BK)
-    found = schedules(call, SgemmConfig(), units)
+    found = [Schedule(*one) for one in zip(*(n.tolist() for n in schedules(call, SgemmConfig(), units)), strict=True)]
     assert schedule(call, SgemmConfig(), units) in found
     for how in {found[0], found[-1], found[len(found) // 2]}:
         assert 0 < how.grid <= units and 0 <= how.shared <= tiles

@@ -63,7 +63,7 @@ def product(
     call = aligned(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **begins, beta_zero=beta == 0)
     with pytest.MonkeyPatch.context() as patch:
         if parts:
-            patch.setattr(cost, "PART", -1.0)  # as many parts as may be
+            patch.setattr(cost.MODEL, "part", -1.0)  # as many parts as may be
         plan = SgemmLaunches(folder, call, variant, limit, **how)  # type: ignore[arg-type]
         run, want = plan.starter(), alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):

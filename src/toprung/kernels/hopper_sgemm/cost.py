@@ -1,49 +1,28 @@
-"""Cost model of plain fp32 on Hopper: which products it computes, how tiles are dealt out, predicted seconds."""
+"""Cost model of plain fp32 on Hopper: which products it computes, how tiles are dealt out, predicted seconds.
+
+All variants are weighed at once: functions take one, or columns of them.
+"""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels import cost_model
 from toprung.kernels.hopper import ceil, is_hopper
 from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIANTS, SgemmConfig
 
 DEEPEST = 1 << 24
 """Largest K: a share's stages are counted with 31 bits."""
-RATE = 58.7e12 / 132
-"""Operations a second of an SM in the main loop, from a product of 8192 cubed on an H200, at the clock it keeps there.
-
-This and what follows come from one shape and one layout (TN) and were not fitted since: ``fp32-sustained.json`` and
-``fp32-shapes.json`` of results/nvidia-h200 hold what they predict beside what was measured."""
-START = 8e-6
-"""Seconds of a launch, before its first product and after its last."""
-TILE = 2e-6
-"""Seconds in which an SM writes a tile."""
-PART = 3e-6
-"""Seconds in which it adds a part that another left."""
-LAY_RATE = 3.3e12
-"""Bytes a second of the layout pass, what it reads and what it writes: between an H100's 2.6e12 and an H200's 4e12."""
-LAY_START = 4e-6
-"""Seconds of the layout pass's launch."""
-BROAD = 32
-"""Waves of tiles from which on a wave is as high as it is wide: a fifth less is fetched from memory, which takes less power. With
-half as many it changes nothing, with an eighth it is slower."""
-MEMORY_RATE = 4e12
-"""Bytes a second of memory."""
-TURNING = 1.1
-"""Times as long as without: a product that turns A."""
-COPYING, SLOW_COPYING, COPIED_ROWS = 0.11, 1.5, 128
-"""Share by which a product takes longer whose threads copy both operands of 128×256 into the ring, others by their rows of a stage;
-times as long where K runs along memory and a stage has more than so many rows, or they begin on 16 bytes, most often at a power of
-two (``odd-shapes-copies.json`` of results/nvidia-h100-80gb-hbm3)."""
-SHORTER = 1.02
-"""Times as long as with stages of 14: a product with stages of 10, which waits oftener. 1.005 to 1.012 where K is long, by the
-checks of the promise (``tune-check*.json`` of results/nvidia-h200); a little more, so that they are for what they clearly save."""
-FILLED = 0.9
-"""Share of the SMs that waves of tiles occupy, from which on they are called filled."""
+MODEL = SimpleNamespace(**cost_model.fitted("sgemm")["numbers"])
+"""Numbers of the model; ``means`` in ``models/sgemm.json`` explains each."""
+COLUMNS = SimpleNamespace(**{name: np.array([getattr(v, name) for v in VARIANTS]) for name in ("BM", "BN", "BK", "TURN_A", "COPY")})
+"""``VARIANTS`` in columns."""
 
 
 def supported(device: Device, desc: GemmDesc) -> str:
@@ -60,7 +39,7 @@ def supported(device: Device, desc: GemmDesc) -> str:
 
 
 class Schedule(NamedTuple):
-    """The dealing out of tiles.
+    """The dealing out of tiles, or columns of it.
 
     Attributes
     ----------
@@ -68,25 +47,22 @@ class Schedule(NamedTuple):
     shared : tiles that are cut along K over all of them; the rest are dealt out whole
     """
 
-    grid: int
-    shared: int
+    grid: Any
+    shared: Any
 
 
-def tiles_of(desc: GemmDesc, variant: SgemmConfig) -> int:
+def tiles_of(desc: GemmDesc, variant: Any) -> Any:
     """Return the tiles of C."""
     return -(-desc.M // variant.BM) * -(-desc.N // variant.BN)
 
 
-def schedules(desc: GemmDesc, variant: SgemmConfig, units: int) -> list[Schedule]:
-    """Return what is weighed: whole tiles alone, or what does not fill whole waves cut evenly over all blocks."""
-    tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
-    found = [Schedule(min(units, tiles), 0)]
-    if tiles > units and tiles % units:
-        found.append(Schedule(units, tiles % units + units))
-    elif tiles < units:
-        grids = {min(tiles * n, units) for n in range(2, ceil(units, tiles) + 1)}
-        found += [Schedule(grid, tiles) for grid in sorted(grids) if grid <= tiles * chunks]
-    return found
+def schedules(desc: GemmDesc, variant: Any, units: int) -> Schedule:
+    """Return what is weighed, in columns: whole tiles alone, then what does not fill waves cut over ever more blocks."""
+    tiles, chunks = (np.asarray(n)[..., None] for n in (tiles_of(desc, variant), -(-desc.K // variant.BK)))
+    n = np.arange(1, max(2, ceil(units, int(tiles.min()))) + 1)
+    grid, left = np.minimum(n * tiles, units), tiles % units
+    cut = (n > 1) & (left > 0) & (grid <= tiles * chunks)
+    return Schedule(np.where(cut, grid, np.minimum(tiles, units)), cut * (left + units * (tiles > units)))
 
 
 def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
@@ -95,53 +71,59 @@ def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
     Where tiles leave SMs without one cuBLAS cuts sums into more parts, by what ``fuzz.json`` of results/nvidia-h200 shows.
     """
     tiles = tiles_of(desc, variant)
-    return CHAIN if tiles >= FILLED * ceil(tiles, units) * units else SHORT_CHAIN
+    return CHAIN if tiles >= MODEL.filled * ceil(tiles, units) * units else SHORT_CHAIN
 
 
-def schedule_time(desc: GemmDesc, variant: SgemmConfig, schedule: Schedule) -> float:
-    """Return the seconds that the fullest block takes."""
-    grid, shared = schedule
-    chunks = -(-desc.K // variant.BK)
-    whole = -((shared - tiles_of(desc, variant)) // grid)
+def schedule_times(desc: GemmDesc, variant: Any, units: int) -> tuple[Schedule, Any]:
+    """Return ``schedules``, and the seconds that the fullest block takes with each."""
+    found = grid, shared = schedules(desc, variant, units)
+    tiles, chunks, stage = (
+        np.asarray(n)[..., None] for n in (tiles_of(desc, variant), -(-desc.K // variant.BK), variant.BM * variant.BN * variant.BK)
+    )
+    whole = -((shared - tiles) // grid)
     mine = -(-shared * chunks // grid) + whole * chunks
-    parts = -(-grid // shared) if shared else 0  # of a tile: one is written and the others are added
-    each = 2.0 * variant.BM * variant.BN * variant.BK / RATE
-    return mine * each + (whole - (-shared // grid)) * TILE + parts * PART
+    parts = np.where(shared, -(-grid // np.maximum(shared, 1)), 0)  # of a tile: one is written and the others are added
+    return found, mine * (2.0 * stage / MODEL.rate) + (whole - (-shared // grid)) * MODEL.tile + parts * MODEL.part
 
 
 def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
     """Return the schedule that is done first."""
-    return min(schedules(desc, variant, units), key=functools.partial(schedule_time, desc, variant))
-
-
-def product_time(desc: GemmDesc, variant: SgemmConfig, units: int) -> float:
-    """Return the seconds of the product's launch."""
-    moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
-    multiplying = min([schedule_time(desc, variant, one) for one in schedules(desc, variant, units)])
-    return START + max(multiplying, moved / MEMORY_RATE)
+    (grid, shared), times = schedule_times(desc, variant, units)
+    i = times.argmin()
+    return Schedule(int(grid[i]), int(shared[i]))
 
 
 def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:
     """Return the block shape with which all is done first; very large products are walked in bands twice as high."""
-    found = min([v for v in VARIANTS if not unfit(desc, v)], key=functools.partial(predicted, desc, units))
-    return replace(found, GROUP=2 * found.GROUP) if found == FIRST and tiles_of(desc, found) > BROAD * units else found
+    return least(desc, units)[1]
 
 
-def predicted(desc: GemmDesc, units: int, variant: SgemmConfig | None = None) -> float:
+def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
+    """Return the predicted seconds with ``select_variant``, and that."""
+    times = np.where(misfits(desc, COLUMNS), np.inf, predicted(desc, units, COLUMNS))
+    i = int(times.argmin())
+    found = VARIANTS[i]
+    if found == FIRST and tiles_of(desc, found) > MODEL.broad * units:
+        found = replace(found, GROUP=2 * found.GROUP)
+    return float(times[i]), found
+
+
+def predicted(desc: GemmDesc, units: int, variant: Any) -> Any:
     """Return the predicted seconds of a product, the layout pass included."""
-    variant = variant or select_variant(desc, units)
-    lay_a, lay_b = laid_out(desc, variant)
-    moved = 8.0 * desc.K * (lay_a * desc.M + lay_b * desc.N)
-    slower = TURNING if variant.TURN_A else SHORTER if variant.BK < FIRST.BK else 1.0
-    time = product_time(desc, variant, units) * slower * copying(desc, variant)
-    return time + (LAY_START + moved / LAY_RATE if moved else 0.0)
+    p, v = MODEL, variant
+    lay_a, lay_b = laid_out(desc, v)
+    laid = 8.0 * desc.K * (lay_a * desc.M + lay_b * desc.N)
+    moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
+    multiplying = schedule_times(desc, v, units)[1].min(-1)
+    slower = np.where(v.TURN_A, p.turning, np.where(v.BK < FIRST.BK, p.shorter, 1.0)) * copying(desc, v)
+    time = (p.start + np.maximum(multiplying, moved / cost_model.MEMORY_RATE)) * slower
+    return time + np.where(laid > 0, p.lay_start + laid / p.lay_rate, 0.0)
 
 
-def direct_a(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
+def direct_a(desc: GemmDesc, variant: Any = FIRST) -> Any:
     """Return True if A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
-    long_enough = desc.trans_a and desc.lda >= desc.M and not variant.TURN_A
-    turned = variant.TURN_A and not desc.trans_a and desc.lda >= desc.K
-    return bool((long_enough or turned) and desc.lda % 4 == 0 and desc.align_a == 4)
+    aligned = desc.lda >= (desc.M if desc.trans_a else desc.K) and desc.lda % 4 == 0 and desc.align_a == 4
+    return aligned & (variant.TURN_A == (not desc.trans_a))
 
 
 def narrow_c(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
@@ -151,9 +133,14 @@ def narrow_c(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
 
 def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
     """Return why a variant cannot compute a product; empty where it can."""
-    if variant.COPY and not any(copied(desc, variant)):
-        return "the copy engine fetches both operands as they lie"
-    return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(desc, variant) else ""
+    if not misfits(desc, variant):
+        return ""
+    return "TMA fetches both operands as they lie" if variant.COPY else "it turns A, which must be M×K on 16 bytes"
+
+
+def misfits(desc: GemmDesc, variant: Any) -> Any:
+    """Return True if a variant is ``unfit``: there is nothing to copy, or A cannot be turned."""
+    return (variant.COPY & (sum(copied(desc, variant)) == 0)) | (variant.TURN_A & (direct_a(desc, variant) == 0))
 
 
 def direct_b(desc: GemmDesc) -> bool:
@@ -161,26 +148,24 @@ def direct_b(desc: GemmDesc) -> bool:
     return not desc.trans_b and desc.ldb % 4 == 0 and desc.ldb >= desc.N and desc.align_b == 4
 
 
-def laid_out(desc: GemmDesc, variant: SgemmConfig = FIRST) -> tuple[bool, bool]:
-    """Return whether A is laid out by a pass beforehand, and whether B is."""
-    return not (variant.COPY or direct_a(desc, variant)), not (variant.COPY or direct_b(desc))
+def laid_out(desc: GemmDesc, variant: Any = FIRST) -> tuple[Any, Any]:
+    """Return 1 if A is laid out by a pass beforehand, else 0, and the same of B."""
+    return (1 - variant.COPY) * (1 - direct_a(desc, variant)), (1 - variant.COPY) * (1 - direct_b(desc))
 
 
-def copied(desc: GemmDesc, variant: SgemmConfig) -> tuple[int, int]:
-    """Return how A is copied into the ring, and how B: 0 if the copy engine fetches it, 1 if K runs along memory, 2 if across."""
-    a, b = ((not direct) * variant.COPY for direct in (direct_a(desc, variant), direct_b(desc)))
+def copied(desc: GemmDesc, variant: Any) -> tuple[Any, Any]:
+    """Return how A is copied into the ring, and how B: 0 if TMA fetches it, 1 if K runs along memory, 2 if across."""
+    a, b = ((1 - direct) * variant.COPY for direct in (direct_a(desc, variant), direct_b(desc)))
     return a * (2 if desc.trans_a else 1), b * (1 if desc.trans_b else 2)
 
 
-def copying(desc: GemmDesc, variant: SgemmConfig) -> float:
+def copying(desc: GemmDesc, variant: Any) -> Any:
     """Return how many times as long a product takes for what its threads copy."""
-    if not variant.COPY:
-        return 1.0
     a, b = copied(desc, variant)
-    along = [(rows, ld) for how, rows, ld in ((a, variant.BM, desc.lda), (b, variant.BN, desc.ldb)) if how == 1]
-    if any(rows > COPIED_ROWS or ld % 4 == 0 for rows, ld in along):
-        return SLOW_COPYING
-    return 1 + COPYING * (variant.BM * (a > 0) + variant.BN * (b > 0)) / (FIRST.BM + FIRST.BN)
+    slow_a = (a == 1) & ((variant.BM > MODEL.copied_rows) | (desc.lda % 4 == 0))
+    slow_b = (b == 1) & ((variant.BN > MODEL.copied_rows) | (desc.ldb % 4 == 0))
+    rows = variant.BM * (a > 0) + variant.BN * (b > 0)
+    return np.where(slow_a | slow_b, MODEL.slow_copying, 1 + MODEL.copying * rows / (FIRST.BM + FIRST.BN))
 
 
 class Piece(NamedTuple):

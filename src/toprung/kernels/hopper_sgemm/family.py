@@ -22,7 +22,7 @@ from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.cost import MODEL, copied, laid_out, least, narrow_c, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, product_defines
 
 LEAST = 1 << 19
@@ -30,10 +30,6 @@ LEAST = 1 << 19
 unless K is deep."""
 DEEP = 1 << 32
 """Operations from which on it is weighed whatever C: parts of tiles are added in far less time than so many take."""
-
-RESULT = (1.7, 0.13)
-"""Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four, or through
-shared memory (``benchmarks/candidates.py --shapes odd``)."""
 
 SPACE = {
     "BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1), "COPY": (0, 1),
@@ -46,6 +42,12 @@ AREA = FIRST.BM * FIRST.BN
 def is_large(desc: Desc) -> bool:
     """Return True if the kernel is weighed: C is large, or so much is computed for it that its parts do not count."""
     return not desc.is_vector and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
+
+
+def _writing(device: Device, desc: GemmDesc, config: SgemmConfig) -> float:
+    """Return the seconds of writing C beyond what the model of the product's launch counts."""
+    each = MODEL.results[desc.widths[2] == 4 or narrow_c(desc, config)]
+    return float(each * desc.M * desc.N / (device.compute_units * cost_model.hz(device)))
 
 
 class HopperSgemm(SearchedFamily[SgemmConfig]):
@@ -64,8 +66,14 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         return [select_variant(desc, device.compute_units)] if is_large(desc) else []
 
     def cost(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> float:
-        each, units = RESULT[desc.widths[2] == 4 or narrow_c(desc, config)], device.compute_units
-        return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
+        return float(predicted(desc, device.compute_units, config)) + _writing(device, desc, config)
+
+    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, SgemmConfig]]:
+        # all variants at once
+        if not is_large(desc):
+            return []
+        seconds, config = least(desc, device.compute_units)
+        return [(seconds + _writing(device, desc, config), config)]
 
     def reason(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> str:
         which = copied(desc, config) if config.COPY else laid_out(desc, config)

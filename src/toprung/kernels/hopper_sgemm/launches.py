@@ -43,9 +43,9 @@ from toprung.kernels.hopper_sgemm.cost import (
     laid_out,
     narrow_c,
     schedule,
-    schedules,
     select_variant,
     supported,
+    tiles_of,
     unfit,
 )
 
@@ -92,7 +92,7 @@ def panels(call: GemmDesc, limit: int = LIMIT, variant: SgemmConfig = FIRST) -> 
     rows, cols = call.M, call.N
 
     def needed() -> int:
-        return turn_a * laid_bytes(rows, call.K) + turn_b * laid_bytes(cols, call.K)
+        return int(turn_a * laid_bytes(rows, call.K) + turn_b * laid_bytes(cols, call.K))
 
     def half(n: int) -> int:
         return ceil(ceil(n, 2), 32) * 32
@@ -188,8 +188,9 @@ class SgemmLaunches(Launches):
 
     def _schedule(self, p: Panel) -> Schedule:
         piece: Any = Piece(p.rows, p.cols, self.call.K)
-        found = schedule(piece, self.variant, self.units)
-        return found if self.cut else schedules(piece, self.variant, self.units)[0]
+        return (
+            schedule(piece, self.variant, self.units) if self.cut else Schedule(min(self.units, tiles_of(piece, self.variant)), 0)
+        )
 
     def _of_panel(self, session: Session, p: Panel, deal: Schedule) -> Iterator[KernelLaunch]:
         """Yield the launches of a panel: the layout pass, where there is something to lay out, and the product's."""
