@@ -53,13 +53,17 @@ def run(function: str, folder: Path, world: int = 2, timeout: float = LONGEST) -
 
 
 def main(function: str, folder: str, world: str, timeout: str, rank: str) -> None:
-    """Run a function as one rank of a group on CPU tensors, and store what it returns."""
+    """Run a function as one rank of a group on CPU tensors, on GPUs too where each rank has one, and store what it returns."""
+    import torch
     import torch.distributed as dist
 
     module, _, name = function.rpartition(".")
-    limit = datetime.timedelta(seconds=float(timeout))
+    limit, how = datetime.timedelta(seconds=float(timeout)), "gloo"
+    if torch.cuda.device_count() >= int(world) > 1:
+        torch.cuda.set_device(int(rank))
+        os.environ["NCCL_NVLS_ENABLE"], how = "0", "cpu:gloo,cuda:nccl"
     try:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=int(rank), world_size=int(world), timeout=limit)
+        dist.init_process_group(how, init_method=f"file://{folder}/store", rank=int(rank), world_size=int(world), timeout=limit)
         said = {"result": getattr(importlib.import_module(module), name)()}
     except Exception:
         said = {"error": f"rank {rank}: {traceback.format_exc()}"}

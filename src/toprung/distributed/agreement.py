@@ -2,13 +2,17 @@
 
 Ranks write what they are about to do into the process group's store, on the host: the device's queue is not waited for. All waits
 of a product end within the timeout of ``init_process_group``: communication after four fifths of it, and the search for the rank
-that failed with the rest.
+that failed with most of the rest. A thread waits for GPUs, and raises the error in the one that called for the product.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
+import functools
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,20 +23,20 @@ import torch.distributed as dist
 
 from toprung.errors import RankFailed, ToprungError
 
-SHARE = 0.8
-"""Share of the timeout that communication may take; in the rest ranks find out which of them failed."""
+SHARE, SEARCH = 0.8, 0.95
+"""Shares of the timeout that communication may take, and that until then. In between ranks find out which of them failed."""
 
 OWN, SEEN = "!", "?"
 """First letters of what a rank says of its end: an error of its own, or one in its communication."""
 
 
 class _Store:
-    """A connection of our own to the process group's store, whose waits block no other user, and the products so far by ranks."""
+    """Connections of our own to the process group's store, whose waits block no other user, and the products so far by ranks."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.products = group, Counter[tuple[int, ...]]()
         given = group.get_group_store()
-        self.store = dist.PrefixStore("toprung", given.clone())
+        self.store, self.watching = (dist.PrefixStore("toprung", given.clone()) for _ in range(2))
         self.store.set_timeout(given.timeout)  # a clone has the default, not what init_process_group was given
 
 
@@ -49,13 +53,14 @@ class Agreement:
         global _store
         if _store is None or _store.group is not dist.group.WORLD:
             _store = _Store(dist.group.WORLD)
-        self.ranks, self.rank, self.store = tuple(sorted(ranks)), dist.get_rank(), _store.store
+        self.ranks, self.rank = tuple(sorted(ranks)), dist.get_rank()
+        self.store, self.watching = _store.store, _store.watching
         _groups[self.ranks] += self.ranks not in _store.products
         _store.products[self.ranks] += 1
-        name, number = f"{'.'.join(map(str, self.ranks))}/{_groups[self.ranks]}", _store.products[self.ranks]
-        self.key, self.last = f"{name}/{number}", f"{name}/{number - 1}"
+        self.name, self.number = f"{'.'.join(map(str, self.ranks))}/{_groups[self.ranks]}", _store.products[self.ranks]
+        self.key, self.last = f"{self.name}/{self.number}", f"{self.name}/{self.number - 1}"
         self.timeout: float = self.store.timeout.total_seconds()
-        self.began, self.reached = time.monotonic(), False
+        self.began, self.reached, self.watched = time.monotonic(), False, False
 
     def left(self, share: float = SHARE) -> float:
         """Return the seconds that are left of a share of the timeout."""
@@ -65,9 +70,6 @@ class Agreement:
         """Return the time that is left of a share of the timeout."""
         return datetime.timedelta(seconds=self.left(share))
 
-    def _keys(self, what: str) -> list[str]:
-        return [f"{self.key}/{what}/{rank}" for rank in self.ranks]
-
     def reach(self, text: str) -> None:
         """Return once all ranks have said the same.
 
@@ -76,7 +78,7 @@ class Agreement:
         RankFailed
             a rank that said something else, that could not start, or that said nothing before the timeout
         """
-        keys = self._keys("said")
+        keys = [f"{self.key}/said/{rank}" for rank in self.ranks]
         try:
             self.store.set(f"{self.key}/said/{self.rank}", text)
             said = dict(zip(self.ranks, (one.decode() for one in self.store.multi_get(keys)), strict=True))
@@ -92,9 +94,6 @@ class Agreement:
         if other := [rank for rank, one in said.items() if one != usual]:
             like = next(rank for rank, one in said.items() if one == usual)
             raise RankFailed(other, f"multiplies {said[other[0]]}, and rank {like} {usual}: all ranks must call it alike")
-        # every rank has read what was said of the last product
-        for what in ("said", "end"):
-            self.store.delete_key(f"{self.last}/{what}/{self.rank}")
         self.began, self.reached = time.monotonic(), True
 
     def _read(self, key: str) -> str | None:
@@ -113,22 +112,67 @@ class Agreement:
         # PyTorch has no type for too little memory of the host
         own = isinstance(error, ToprungError) or "allocate memory" in str(error) or "out of memory" in str(error)
         lost = self.reached and isinstance(error, (RuntimeError, TimeoutError)) and not own
-        text = f"{SEEN if lost else OWN}{type(error).__name__}: {error}" if error is not None else ""
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it whom this would tell
-            self.store.set(f"{self.key}/{'end' if self.reached else 'said'}/{self.rank}", text)
+            if error is not None:
+                text = f"{SEEN if lost else OWN}{type(error).__name__}: {error}"
+                self.store.set(f"{self.key}/{'end' if self.reached else 'said'}/{self.rank}", text)
+            elif not self.watched:
+                self._finish()
         if lost:
-            raise self._failure(f"{type(error).__name__}: {error}") from error
+            raise RankFailed(*self._failure(f"{type(error).__name__}: {error}")) from error
 
-    def _failure(self, text: str) -> RankFailed:
-        """Return the error that names the ranks that failed first: with an error of their own, or without a word."""
-        ends: dict[int, str | None] = {}
-        for rank, key in zip(self.ranks, self._keys("end"), strict=True):
-            with contextlib.suppress(RuntimeError):
-                self.store.wait([key], self.limit(1.0))
-            ends[rank] = self._read(key)
-        if own := [rank for rank, end in ends.items() if end and end.startswith(OWN)]:
-            return RankFailed(own, f"failed: {(ends[own[0]] or '')[1:]}")
-        if silent := [rank for rank, end in ends.items() if end is None]:
-            return RankFailed(silent, f"did not answer within the timeout of {self.timeout:g} s: killed, or hanging. Here: {text}")
-        failed = [rank for rank, end in ends.items() if end]
-        return RankFailed(failed, f"lost the connection to each other. Here: {text}")
+    def _finish(self) -> None:
+        self.store.set(f"{self.name}/finished/{self.rank}", str(self.number))
+        self.store.delete_key(f"{self.last}/said/{self.rank}")  # every rank has read what was said of the product before
+
+    def _failure(self, text: str) -> tuple[list[int], str]:
+        """Return the ranks that failed first, with an error of their own or without a word, and the text of the error."""
+        ends: dict[int, str] = {}
+        while len(ends) < len(self.ranks) and self.left(SEARCH) > 0.001:
+            for rank in set(self.ranks) - set(ends):
+                finished = int(self._read(f"{self.name}/finished/{rank}") or 0) >= self.number
+                if (end := "" if finished else self._read(f"{self.key}/end/{rank}")) is not None:
+                    ends[rank] = end
+            if own := [rank for rank in self.ranks if ends.get(rank, "").startswith(OWN)]:
+                return own, f"failed: {ends[own[0]][1:]}"
+            time.sleep(self.timeout / 500)
+        if silent := [rank for rank in self.ranks if rank not in ends]:
+            return silent, f"did not answer within the timeout of {self.timeout:g} s: killed, or hanging. Here: {text}"
+        return [rank for rank in self.ranks if ends[rank]], f"lost the connection to each other. Here: {text}"
+
+    def watch(self, event: Any, groups: Sequence[Any]) -> None:
+        """Have the thread that watches devices wait for an event behind all communication of the product, in these groups."""
+        global _watcher
+        self.watched = True
+        _watched.put((self, event, groups, threading.get_ident()))
+        if _watcher is None:
+            _watcher = threading.Thread(target=_watch, name="toprung-watches", daemon=True)
+            _watcher.start()
+
+
+_watched: queue.SimpleQueue[tuple[Agreement, Any, Sequence[Any], int]] = queue.SimpleQueue()
+_watcher: threading.Thread | None = None
+
+
+def _watch() -> None:
+    """Wait for products on devices, in turn. Where one is late, raise RankFailed in its thread, and abort its communication."""
+    while True:
+        agreement, event, groups, thread = _watched.get()
+        agreement.store = agreement.watching
+        with contextlib.suppress(RuntimeError):  # the store is gone, or the device: the thread that uses it is told
+            while not event.query() and agreement.left() > 0.001:
+                time.sleep(min(1.0, agreement.timeout / 100))
+            if event.query():
+                agreement._finish()
+                continue
+            text = "communication on the device takes longer"
+            agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")
+            failure = functools.partialmethod(RankFailed.__init__, *agreement._failure(text))
+            # Python makes an exception for another thread of a class, without arguments
+            kind = type("RankFailed", (RankFailed,), {"__init__": failure, "__module__": RankFailed.__module__})
+            for one in (thread, threading.main_thread().ident or 0):  # a backward pass of PyTorch's may have had its thread
+                if ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(one), ctypes.py_object(kind)):
+                    break
+            # only now: with its communication aborted the device goes on, to a wrong result
+            for group in groups:
+                group.abort()

@@ -380,6 +380,8 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
         agreement.reach(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
         c = product.run(a, b)
+        if device.type == "cuda":
+            agreement.watch(torch.cuda.current_stream(device).record_event(), [mesh.get_group(d) for d in range(mesh.ndim)])
     predicted = schedule.seconds if known else None
     _last.receipt = Receipt(schedule, predicted, schedule.bytes, schedule.memory, len(schedule.cuts()) - 1, product.times)
     return c
