@@ -147,6 +147,7 @@ def alike(mesh: Any) -> dict[str, Any]:
 
     call("dtype", a, a.double() if odd else a)
     call("options", a, a, precision="fp32" if odd else "auto")
+    call("neither", *([torch.ones(4, 4)] * 2 if odd else [a] * 2))
     call("mesh", *([elsewhere] * 2 if odd else [a] * 2))
     limits = resource.getrlimit(resource.RLIMIT_AS)
     if odd:
@@ -252,13 +253,14 @@ def test_a_compiled_function_is_interrupted(tmp_path: Path) -> None:
 
 def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[dict[str, Any]]) -> None:
     first, odd = (rank["alike"] for rank in results)
-    assert set(first) == set(odd) == {"dtype", "options", "mesh", "memory"}
-    assert (odd["dtype"][0], odd["memory"][0]) == ("BadArray", "OutOfDeviceMemory")
+    assert set(first) == set(odd) == {"dtype", "neither", "options", "mesh", "memory"}
+    assert [odd[name][0] for name in ("dtype", "neither", "memory")] == ["BadArray", "BadArray", "OutOfDeviceMemory"]
     for name in first:
         assert first[name][:2] == ["RankFailed", [1]], first[name]
     for name in ("options", "mesh"):
         assert odd[name][:2] == ["RankFailed", [1]], odd[name]
-    assert "BadArray: b is torch.float64" in first["dtype"][2] and "OutOfDeviceMemory: rank 1" in first["memory"][2]
+    assert "BadArray: b is torch.float64" in first["dtype"][2] and "BadArray: a is Tensor" in first["neither"][2]
+    assert "OutOfDeviceMemory: rank 1" in first["memory"][2]
     assert "144,000,000 bytes" in first["memory"][2]  # the whole result, which is replicated
 
 
@@ -295,6 +297,34 @@ def test_the_page_has_the_models_tables() -> None:
     page = (trial.ROOT / "docs" / "distributed.md").read_text()
     strong, weak = program.tables().strip().split("\n\n")
     assert strong in page and weak in page
+
+
+@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2), (2, 4)])
+def test_ranks_begin_with_their_own_panels_and_owners_send_to_one_at_a_time(mesh: tuple[int, ...]) -> None:
+    """On even shards. Ranks with the same part of C have the same order, and so the same bits."""
+    ats = list(itertools.product(*map(range, mesh)))
+    places = list(itertools.product(("S0", "S1", "R", "P"), repeat=len(mesh)))
+    for a, b in list(itertools.product(places, places))[:: 2 * len(mesh)]:
+        for one in schedule.schedules({"m": 24, "n": 48, "k": 72}, mesh, a, b, None, 300, schedule.H200):
+            orders = {at: one.order(at) for at in ats}
+            parts: dict[Any, Any] = {}
+            for at in ats:
+                part = tuple(index for index, letter in zip(at, one.letters, strict=True) if letter != "-")
+                assert parts.setdefault(part, orders[at]) == orders[at]
+            for name, at in itertools.product(one.movers.replace("C", ""), ats):
+                for d in one.owners(name):
+                    group = [(*at[:d], index, *at[d + 1 :]) for index in range(mesh[d])]
+                    shards = [range(*one.owned(name, rank)) for rank in group]
+                    for j in range(len(orders[at])):
+                        owners = [[orders[rank][j][0] in shard for shard in shards].index(True) for rank in group]
+                        assert sorted(owners) == list(range(mesh[d])), (str(one), orders)
+                        assert j or len(one.movers) > 1 or owners == list(range(mesh[d])), (str(one), orders)
+
+
+def test_two_ranks_hold_one_panel_and_multiply_their_own_where_it_is() -> None:
+    one = schedule.best(8192, 8192, 8192, (2,), ("S0",), ("S0",), ("S0",))
+    assert (one.movers, one.panel, len(one.cuts) - 1, one.held) == ("B", "k", 2, 1)
+    assert one.memory == one.bytes == 4096 * 8192 * 4  # the other's shard; less is received in no schedule
 
 
 def test_schedules_move_the_least() -> None:
@@ -357,19 +387,19 @@ def failing() -> dict[str, Any]:
     if torch.distributed.get_rank() == world - 1:
         if when == "before":
             fail()
-        run, multiply = product.Product.run, product.Product.multiply
+        reach, multiply = product.Agreement.reach, product.Product.multiply
 
-        def failing_run(self: Any, *rest: Any) -> Any:
+        def failing_reach(self: Any, text: str) -> None:
+            reach(self, text)
             if when == "redistributing":
                 fail()
-            return run(self, *rest)
 
-        def failing_multiply(self: Any, start: int, *rest: Any) -> None:
-            if start:
+        def failing_multiply(self: Any, j: int) -> None:
+            if j:
                 fail()
-            multiply(self, start, *rest)
+            multiply(self, j)
 
-        product.Product.run, product.Product.multiply = failing_run, failing_multiply  # type: ignore[method-assign]
+        product.Agreement.reach, product.Product.multiply = failing_reach, failing_multiply  # type: ignore[method-assign]
     began = time.monotonic()
     try:
         toprung.distributed.matmul(a, b, panel_bytes=4096)

@@ -21,7 +21,7 @@ from toprung.blas import routines
 from toprung.dispatch.select import known_precision
 from toprung.distributed.agreement import Agreement
 from toprung.distributed.schedule import AXES, H200, ITEM, RATES, Placements, Schedule, best
-from toprung.errors import BadArgument, BadArray, BadShape, OutOfDeviceMemory
+from toprung.errors import BadArgument, BadArray, BadShape, OutOfDeviceMemory, Unsupported
 
 NAMES: dict[str, Placement] = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial()}
 
@@ -393,7 +393,7 @@ def checked(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: st
 
     Raises
     ------
-    BadArgument, BadArray, BadShape
+    BadArgument, BadArray, BadShape, Unsupported
         what cannot be multiplied
     """
     known_precision(precision)
@@ -425,15 +425,18 @@ def checked(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: st
                 f"out_placements has a placement for each of {a.device_mesh.ndim} mesh dimensions, not {out_placements!r}"
             )
         out = _named(out_placements, "out_placements")
+    if a.to_local().is_cuda and torch.cuda.is_current_stream_capturing():
+        raise Unsupported("a CUDA graph cannot hold a product of DTensors, whose ranks agree on the host: capture the rest")
     return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}, out
 
 
 def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: str, own: bool) -> Any:
     """Return the product of two DTensors, of which nothing is recorded."""
     mesh: Any = next((thing.device_mesh for thing in (a, b) if isinstance(thing, DTensor)), None)
-    if mesh is None:
+    if mesh is None and not dist.is_initialized():
         checked(a, b, out_placements, panel_bytes, precision)
-    with Agreement(mesh.mesh.flatten().tolist()) as agreement:
+    # without a mesh all ranks are told, which are the mesh's in most programs
+    with Agreement(range(dist.get_world_size()) if mesh is None else mesh.mesh.flatten().tolist()) as agreement:
         sizes, out = checked(a, b, out_placements, panel_bytes, precision)
         given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
         device = a.to_local().device
@@ -508,6 +511,8 @@ def matmul(
         operands, placements or options that cannot be multiplied
     OutOfDeviceMemory
         this rank has too little memory
+    Unsupported
+        the current stream is being captured
     RankFailed
         another rank failed, hangs, was called otherwise or is gone; within the timeout of ``init_process_group``
 
