@@ -318,7 +318,8 @@ def test_ranks_begin_with_their_own_panels_and_owners_send_to_one_at_a_time(mesh
                     for j in range(len(orders[at])):
                         owners = [[orders[rank][j][0] in shard for shard in shards].index(True) for rank in group]
                         assert sorted(owners) == list(range(mesh[d])), (str(one), orders)
-                        assert j or len(one.movers) > 1 or owners == list(range(mesh[d])), (str(one), orders)
+                    own = [start in shards[at[d]] for start, _ in orders[at]]
+                    assert len(one.movers) > 1 or own == sorted(own, reverse=True), (str(one), orders)
 
 
 def test_two_ranks_hold_one_panel_and_multiply_their_own_where_it_is() -> None:
@@ -363,7 +364,7 @@ def failing() -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
-    from toprung.distributed import product
+    from toprung.distributed import agreement, product
 
     how, when, device = json.loads(os.environ["FAILURE"])
     world = torch.distributed.get_world_size()
@@ -387,19 +388,20 @@ def failing() -> dict[str, Any]:
     if torch.distributed.get_rank() == world - 1:
         if when == "before":
             fail()
-        reach, multiply = product.Agreement.reach, product.Product.multiply
+        reach, multiply = agreement.Agreement.reach, product.Product.multiply
 
-        def failing_reach(self: Any, text: str) -> None:
-            reach(self, text)
+        def failing_reach(self: Any, *given: str) -> dict[int, str]:
+            offers = reach(self, *given)
             if when == "redistributing":
                 fail()
+            return offers
 
         def failing_multiply(self: Any, j: int) -> None:
             if j:
                 fail()
             multiply(self, j)
 
-        product.Agreement.reach, product.Product.multiply = failing_reach, failing_multiply  # type: ignore[method-assign]
+        agreement.Agreement.reach, product.Product.multiply = failing_reach, failing_multiply  # type: ignore[method-assign]
     began = time.monotonic()
     try:
         toprung.distributed.matmul(a, b, panel_bytes=4096)

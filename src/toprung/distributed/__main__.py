@@ -105,20 +105,23 @@ class Bench:
         dist.all_reduce(worst, dist.ReduceOp.MAX)
         return float(worst)
 
-    def seconds(self, work: Callable[[], Any]) -> float:
-        """Return the median time of work that all ranks do, the slowest rank's, after one that does not count.
+    def seconds(self, arms: dict[str, Callable[[], Any]]) -> dict[str, float]:
+        """Return the median time of each arm that all ranks run, the slowest rank's, after one that does not count.
 
-        It is repeated until LONG seconds have gone, at least twice.
+        They take turns, so that all run on a device that is as warm, until LONG seconds have gone for each, at least twice.
         """
-        taken: list[float] = []
-        while len(taken) <= self.repeats and (len(taken) < 3 or sum(taken) < LONG):
-            self.agreed(0.0)
-            began = time.perf_counter()
-            work()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-            taken.append(self.agreed(time.perf_counter() - began))
-        return statistics.median(taken[1:])
+        taken: dict[str, list[float]] = {name: [] for name in arms}
+        for turn in range(self.repeats + 1):
+            if turn > 2 and sum(map(sum, taken.values())) > LONG * len(arms):
+                break
+            for name, work in arms.items():
+                self.agreed(0.0)
+                began = time.perf_counter()
+                work()
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                taken[name].append(self.agreed(time.perf_counter() - began))
+        return {name: statistics.median(times[1:]) for name, times in taken.items()}
 
     def wrong(self, a: Any, b: Any, c: Any) -> float:
         """Return the largest error in each rank's first row of C, as a share of what rounding may leave."""
@@ -137,21 +140,6 @@ class Bench:
         error = (parts[2][:1].double() - sums[0, at]).abs() / sums[1, at]
         return self.agreed(float(error.max() if len(error) else 0.0) / (4 * math.sqrt(a.shape[1]) * 2.0**-24))
 
-    def ours(self, a: Any, b: Any, panel_bytes: int | None) -> dict[str, Any]:
-        """Return the error, times and receipts of ``matmul``."""
-
-        def product() -> Any:
-            return matmul(a, b, out_placements=[Shard(0)], panel_bytes=panel_bytes, **self.how)
-
-        error, seconds = self.wrong(a, b, product()), self.seconds(product)
-        receipt, local = last_receipt(), local_receipt()
-        assert receipt is not None
-        parts = {name: self.agreed(sum(one() for one in receipt.times[name])) for name in ("products", "sent")}
-        return {
-            "error": error, "seconds": seconds, **parts, "overlap": self.agreed(receipt.overlap), "schedule": str(receipt.schedule),
-            "panels": receipt.panels, "bytes": receipt.bytes, "memory": receipt.memory, "kernels": local.kernels if local else (),
-        }  # fmt: skip
-
     def size(self, size: int, panel_bytes: Sequence[int] = ()) -> dict[str, Any]:
         """Return the measurements of the product of one size; of ``matmul`` also with panels of other bytes."""
         torch.manual_seed(dist.get_rank())
@@ -160,17 +148,38 @@ class Bench:
         rows = max(0, min(each, size - each * dist.get_rank()))
         locals_ = [torch.randn(rows, size, device=self.device) for _ in range(2)]
         a, b = (DTensor.from_local(x, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=(size, 1)) for x in locals_)
-        result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how, **self.ours(a, b, self.panel_bytes)}
-        result["panel_bytes"] = {given: self.ours(a, b, given) for given in panel_bytes}
-        result["PyTorch's A @ B, fp32"] = self.seconds(lambda: a @ b)
         whole, out = (torch.empty(height, size, device=self.device) for height in (each * self.ranks, rows))
         padded = torch.nn.functional.pad(locals_[1], (0, 0, 0, each - rows))
-
         gather = functools.partial(dist.all_gather_into_tensor, whole, padded)
         local = functools.partial(routines.matmul, locals_[0], whole[:size], out, **self.how)
-        result["gather"], result["local"] = self.seconds(gather), self.seconds(local)
-        result["local kernels"] = getattr(local_receipt(), "kernels", ())
-        result["gather, then local"] = self.seconds(lambda: (gather(), local()))
+        result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how, "panel_bytes": {}}
+        ours = {}
+        for given in (self.panel_bytes, *panel_bytes):
+            ours[given] = functools.partial(matmul, a, b, out_placements=[Shard(0)], panel_bytes=given, **self.how)
+            error, receipt = self.wrong(a, b, ours[given]()), last_receipt()
+            assert receipt is not None
+            found = {
+                "error": error, "schedule": str(receipt.schedule), "panels": receipt.panels, "bytes": receipt.bytes,
+                "memory": receipt.memory, "kernels": getattr(local_receipt(), "kernels", ()),
+            }  # fmt: skip
+            if given == self.panel_bytes:
+                result |= found
+            else:
+                result["panel_bytes"][str(given)] = found
+
+        arms: dict[str, Callable[[], Any]] = {"seconds": ours.pop(self.panel_bytes), **{str(x): work for x, work in ours.items()}}
+        arms |= {"local": local, "gather": gather, "gather, then local": lambda: (gather(), local())}
+        for name, taken in self.seconds({**arms, "PyTorch's A @ B, fp32": lambda: a @ b}).items():
+            if name in result["panel_bytes"]:
+                result["panel_bytes"][name]["seconds"] = taken
+            else:
+                result[name] = taken
+        arms["seconds"]()
+        receipt = last_receipt()
+        assert receipt is not None
+        result |= {name: self.agreed(sum(one() for one in receipt.times[name])) for name in ("products", "sent")}
+        local()
+        result |= {"overlap": self.agreed(receipt.overlap), "local kernels": getattr(local_receipt(), "kernels", ())}
         link = 4 * each * size * (self.ranks - 1) / result["gather"]
         rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory)
         given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes)
@@ -196,7 +205,7 @@ def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
             times = {
                 name: result[name] for name in ("seconds", "predicted", "local", "gather, then local", "PyTorch's A @ B, fp32")
             }
-            times |= {f"panels of {given:,} bytes": also["seconds"] for given, also in result["panel_bytes"].items()}
+            times |= {f"panels of {int(given):,} bytes": also["seconds"] for given, also in result["panel_bytes"].items()}
             print(f"{size}: {result['schedule']}")
             for name, seconds in times.items():
                 share = result["local"] / seconds

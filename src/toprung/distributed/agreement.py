@@ -26,6 +26,9 @@ from toprung.errors import RankFailed, ToprungError
 SHARE, SEARCH = 0.8, 0.95
 """Shares of the timeout that communication may take, and that until then. In between ranks find out which of them failed."""
 
+END = "\n"
+"""Between a product and what a rank offers to the others."""
+
 OWN, SEEN = "!", "?"
 """First letters of what a rank says of its end: an error of its own, or one in its communication."""
 
@@ -70,8 +73,8 @@ class Agreement:
         """Return the time that is left of a share of the timeout."""
         return datetime.timedelta(seconds=self.left(share))
 
-    def reach(self, text: str) -> None:
-        """Return once all ranks have said the same.
+    def reach(self, text: str, offer: str = "") -> dict[int, str]:
+        """Return the ranks' offers once all ranks have said the same.
 
         Raises
         ------
@@ -80,7 +83,7 @@ class Agreement:
         """
         keys = [f"{self.key}/said/{rank}" for rank in self.ranks]
         try:
-            self.store.set(f"{self.key}/said/{self.rank}", text)
+            self.store.set(f"{self.key}/said/{self.rank}", f"{text}{END}{offer}")
             said = dict(zip(self.ranks, (one.decode() for one in self.store.multi_get(keys)), strict=True))
         except RuntimeError as error:
             missing = [rank for rank, key in zip(self.ranks, keys, strict=True) if self._read(key) is None]
@@ -90,11 +93,19 @@ class Agreement:
             raise RankFailed(first or [0], text if missing else "keeps the group's store, which is gone") from error
         if failed := {rank: one[1:] for rank, one in said.items() if one.startswith(OWN)}:
             raise RankFailed(list(failed), f"cannot start: {next(iter(failed.values()))}")
+        offers = {rank: one.rpartition(END)[2] for rank, one in said.items()}
+        said = {rank: one.rpartition(END)[0] for rank, one in said.items()}
         usual = Counter(said.values()).most_common(1)[0][0]
         if other := [rank for rank, one in said.items() if one != usual]:
             like = next(rank for rank, one in said.items() if one == usual)
             raise RankFailed(other, f"multiplies {said[other[0]]}, and rank {like} {usual}: all ranks must call it alike")
         self.began, self.reached = time.monotonic(), True
+        return offers
+
+    def meet(self) -> None:
+        """Return once all ranks have come here."""
+        self.store.set(f"{self.key}/met/{self.rank}", "")
+        self.store.wait([f"{self.key}/met/{rank}" for rank in self.ranks], self.limit())
 
     def _read(self, key: str) -> str | None:
         """Return what a rank has written, None if it has not."""
@@ -123,7 +134,8 @@ class Agreement:
 
     def _finish(self) -> None:
         self.store.set(f"{self.name}/finished/{self.rank}", str(self.number))
-        self.store.delete_key(f"{self.last}/said/{self.rank}")  # every rank has read what was said of the product before
+        for what in ("said", "met"):
+            self.store.delete_key(f"{self.last}/{what}/{self.rank}")  # every rank has read what was said of the product before
 
     def _failure(self, text: str) -> tuple[list[int], str]:
         """Return the ranks that failed first, with an error of their own or without a word, and the text of the error."""

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from toprung.blas import routines
 from toprung.dispatch.select import known_precision
 from toprung.distributed.agreement import Agreement
+from toprung.distributed.peers import Peers
 from toprung.distributed.schedule import AXES, H200, ITEM, RATES, Placements, Schedule, best
 from toprung.errors import BadArgument, BadArray, BadShape, OutOfDeviceMemory, Unsupported
 
@@ -140,6 +141,7 @@ class Product:
         self.panels = schedule.order(self.at)
         self.fetched = [name for name in schedule.movers if name != "C"]
         self.parts: dict[str, Any] = {}
+        self.peers: Peers | None = None
         self.times: dict[str, list[Callable[[], float]]] = {"all": [], "sent": [], "products": []}
         self.device = a.to_local().device
         self.c = self._empty(*schedule.shard("C", schedule.parked["C"], self.at))
@@ -234,8 +236,14 @@ class Product:
                 panel[: rows[-1][1]].copy_(mine)
             for d in reversed(self.schedule.steps(name)):
                 step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
-                if step is None:
+                if step is None and self.peers is not None:
+                    if mine is None:
+                        at = self._along(d, self._owner(name, d, start))
+                        offset = (start - self.schedule.owned(name, at)[0]) * (rows[0][1] if self.schedule.axis(name) == 0 else 1)
+                        self.peers.read(int(self.mesh.mesh[at]), name, offset * ITEM, panel[: rows[-1][1]])
+                elif step is None:
                     self.exchange(name, d, j, panel[: rows[-1][1] if mine is None else 0].view(-1))
+                if step is None:
                     continue
                 _, _, each = rows[step]
                 whole = self._panel(buffers[step], width)
@@ -333,11 +341,20 @@ class Product:
         def everything() -> None:
             ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
             # the device multiplies what needs no other rank while the host agrees with them
+            peers = None
+            alike = as_given("AB") and all(map(schedule.in_place, self.fetched)) and os.environ.get("TRIAL") == "ce"
+            if ready is not None and self.fetched and alike:
+                peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
+            offer = peers.offer() if peers else ""
             early = ready is not None and as_given("AB") and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
             if early:
                 park()
                 multiply(0)
-            self.agreement.reach(text)
+            offers = self.agreement.reach(text, offer)
+            if peers is not None and peers.accept(offers):
+                self.peers = peers
+                with torch.cuda.stream(lane.stream):
+                    peers.wait(0, self.agreement.ranks)
             if not early:
                 redistribute(park, "AB")
                 ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
@@ -356,6 +373,10 @@ class Product:
                     multiply(j)
                 if "C" in schedule.movers:
                     delivered.append(lane.start(functools.partial(self.deliver, j), ends[j:]))
+            if self.peers is not None:
+                self.peers.done.record(lane.stream)
+                self.agreement.meet()
+                self.peers.wait(1, self.agreement.ranks)
             for wait in delivered[-2:]:
                 wait()
             redistribute(place, "C")
