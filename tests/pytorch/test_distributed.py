@@ -276,7 +276,8 @@ def begun_again() -> list[bool]:
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         with Agreement([0]) as agreement:
             found.append(agreement.store.check([f"{agreement.key}/said/0"]))
-            agreement.reach("a product")
+            assert agreement.reach("a product", "mine") == {0: "mine"}
+            agreement.meet()
     return found
 
 
@@ -320,6 +321,15 @@ def test_ranks_begin_with_their_own_panels_and_owners_send_to_one_at_a_time(mesh
                         assert sorted(owners) == list(range(mesh[d])), (str(one), orders)
                     own = [start in shards[at[d]] for start, _ in orders[at]]
                     assert len(one.movers) > 1 or own == sorted(own, reverse=True), (str(one), orders)
+
+
+def test_ranks_read_from_each_other_only_if_all_can_and_are_on_one_host() -> None:
+    from toprung.distributed.peers import Peers
+
+    peers = Peers(torch.device("cpu"), {"B": torch.ones(2, 2)})
+    here, there = (json.dumps({"host": host, "device": 0}) for host in ("here", "there"))
+    assert not peers.accept({0: here, 1: ""}) and not peers.accept({0: here, 1: there})
+    assert not peers.accept({0: "", 1: ""}) and peers.accept({0: here})
 
 
 def test_two_ranks_hold_one_panel_and_multiply_their_own_where_it_is() -> None:
@@ -401,7 +411,8 @@ def failing() -> dict[str, Any]:
                 fail()
             multiply(self, j)
 
-        agreement.Agreement.reach, product.Product.multiply = failing_reach, failing_multiply  # type: ignore[method-assign]
+        agreement.Agreement.reach = failing_reach  # type: ignore[method-assign]
+        product.Product.multiply = failing_multiply  # type: ignore[method-assign]
     began = time.monotonic()
     try:
         toprung.distributed.matmul(a, b, panel_bytes=4096)

@@ -1,9 +1,9 @@
-"""Shards that ranks of one host read where they are, by copy engines.
+"""Shards that the ranks of one host read from each other's memory, by copy engines.
 
-NCCL's kernels need SMs, which a product's blocks hold until it ends: nothing of a transfer would overlap with it. So each rank
-tells the others in the agreement where its shards are, as handles of CUDA, and reads what it needs on its communication's stream.
-Two events of each rank order this: "ready", before the product, and "done", behind its last read. Others wait for them on their
-streams.
+NCCL's kernels need SMs, which the blocks of a large product hold until it ends, so little of a transfer by NCCL overlaps with it.
+Instead each rank tells the others where its shards are, as handles of CUDA, in the agreement before the product. On its stream for
+communication a rank copies what it needs. Two events of each rank order the copies, on the others' streams: "ready" is recorded
+before the product, "done" behind its last copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import itertools
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,11 @@ from toprung.errors import Unsupported
 HANDLE = 64
 """Bytes of a handle."""
 
+MOST = 64
+"""Allocations of other ranks that stay open: opening one takes as long as a small product."""
+
+_opened: dict[tuple[str, torch.device], int] = {}
+
 
 def _driver(name: str, *given: Any) -> Any:
     """Return the result of a function of CUDA's driver.
@@ -30,7 +35,7 @@ def _driver(name: str, *given: Any) -> Any:
     Raises
     ------
     Unsupported
-        an error of CUDA's
+        the driver's error
     """
     from cuda.bindings import driver
 
@@ -40,73 +45,77 @@ def _driver(name: str, *given: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def _address(handle: str, device: torch.device) -> int:
+    """Return the address of an allocation of another process."""
+    from cuda.bindings import driver
+
+    if (handle, device) not in _opened:
+        if len(_opened) == MOST:
+            _driver("cuIpcCloseMemHandle", _opened.pop(next(iter(_opened))))
+        given = driver.CUipcMemHandle()
+        ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
+        _opened[handle, device] = int(_driver("cuIpcOpenMemHandle", given, 1))  # with access to peers
+    return _opened[handle, device]
+
+
 @functools.cache
 def _event(name: str, device: torch.device) -> Any:
-    with torch.cuda.device(device):
-        return torch.cuda.Event(interprocess=True)
+    """Return an event of this process that others may wait for; it is recorded again in each product."""
+    return torch.cuda.Event(interprocess=True)
 
 
 @functools.cache
-def _others_event(handle: str, device: torch.device) -> Any:
+def _others(handle: str, device: torch.device) -> Any:
+    """Return an event of another process."""
     return torch.cuda.Event.from_ipc_handle(device, bytes.fromhex(handle))
 
 
-@functools.lru_cache(maxsize=256)
-def _opened(handle: str, device: torch.device) -> int:
-    """Return the address of an allocation of another process; it stays open, for opening it takes long."""
-    from cuda.bindings import driver
-
-    given = driver.CUipcMemHandle()
-    ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
-    return int(_driver("cuIpcOpenMemHandle", given, 1))  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-
-
 class Peers:
-    """What this rank lets others read in one product, and what they let it."""
+    """Shards and events that ranks let each other use in one product."""
 
     def __init__(self, device: torch.device, shards: Mapping[str, Any]) -> None:
         self.device, self.shards = device, shards
-        self.others: dict[int, dict[str, Any]] = {}
-        self.ready, self.done = (_event(name, device) for name in ("ready", "done"))
+        self.offers: dict[int, dict[str, Any]] = {}
 
     def offer(self) -> str:
-        """Record "ready" on the current stream; return what other ranks need to read, empty if they cannot."""
+        """Return what other ranks need to read the shards, as JSON; empty if they cannot."""
+        offered: dict[str, Any] = {"host": socket.gethostname(), "device": self.device.index}
         try:
-            self.ready.record()
-            self.done.record()
-            offered = {}
+            for name in ("ready", "done"):
+                offered[name] = _event(name, self.device).ipc_handle().hex()
             for name, shard in self.shards.items():
-                if not shard.numel():
-                    continue
                 if not shard.is_contiguous():
                     return ""
-                base, _ = _driver("cuMemGetAddressRange", shard.data_ptr())
-                handle = _driver("cuIpcGetMemHandle", base)
-                offered[name] = [ctypes.string_at(handle.getPtr(), HANDLE).hex(), shard.data_ptr() - int(base)]
-            events = [event.ipc_handle().hex() for event in (self.ready, self.done)]
+                if shard.numel():
+                    base, _ = _driver("cuMemGetAddressRange", shard.data_ptr())
+                    handle = ctypes.string_at(_driver("cuIpcGetMemHandle", base).getPtr(), HANDLE).hex()
+                    offered[name] = [handle, shard.data_ptr() - int(base)]
         except (Unsupported, ImportError, RuntimeError):  # memory of another kind, such as expandable segments
             return ""
-        return json.dumps({"host": socket.gethostname(), "device": self.device.index, "events": events, **offered})
+        return json.dumps(offered)
 
     def accept(self, offers: Mapping[int, str]) -> bool:
-        """Return True if all ranks can read from each other; the same on all ranks, but for a handle that cannot be opened."""
-        said = {rank: json.loads(offer) for rank, offer in offers.items() if offer}
-        if len(said) < len(offers) or len({one["host"] for one in said.values()}) > 1:
+        """Return True if each rank can read the others' shards, alike on all ranks."""
+        if not all(offers.values()):
             return False
-        devices = [one["device"] for one in said.values()]
-        if not all(torch.cuda.can_device_access_peer(one, other) for one, other in itertools.permutations(devices, 2)):
-            return False
-        self.others = said
-        return True
+        self.offers = {rank: json.loads(offer) for rank, offer in offers.items()}
+        devices = [one["device"] for one in self.offers.values()]
+        alone = len({one["host"] for one in self.offers.values()}) == 1
+        return alone and all(torch.cuda.can_device_access_peer(*pair) for pair in itertools.permutations(devices, 2))
 
-    def wait(self, which: int, ranks: Sequence[int]) -> None:
-        """Have the current stream wait for an event of other ranks: 0 "ready", 1 "done"."""
-        for rank in ranks:
-            torch.cuda.current_stream().wait_event(_others_event(self.others[rank]["events"][which], self.device))
+    def wait(self, name: str) -> None:
+        """Have the current stream wait for an event of all ranks, "ready" or "done"."""
+        for offer in self.offers.values():
+            if offer["device"] != self.device.index:
+                torch.cuda.current_stream().wait_event(_others(offer[name], self.device))
 
-    def read(self, rank: int, name: str, offset: int, into: Any) -> None:
-        """Copy from a rank's shard, from a byte on, on the current stream."""
-        handle, start = self.others[rank][name]
+    def copy(self, rank: int, name: str, start: int, into: Any) -> None:
+        """Copy elements of a rank's shard, from one on, on the current stream."""
+        handle, offset = self.offers[rank][name]
+        source = _address(handle, self.device) + offset + start * into.element_size()
         stream = torch.cuda.current_stream().cuda_stream
-        source = _opened(handle, self.device) + start + offset
         _driver("cuMemcpyDtoDAsync", into.data_ptr(), source, into.numel() * into.element_size(), stream)
+
+    def record(self, name: str, stream: Any) -> None:
+        """Record an event of this rank, "ready" or "done", on a stream."""
+        _event(name, self.device).record(stream)

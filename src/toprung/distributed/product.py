@@ -236,14 +236,14 @@ class Product:
                 panel[: rows[-1][1]].copy_(mine)
             for d in reversed(self.schedule.steps(name)):
                 step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
-                if step is None and self.peers is not None:
-                    if mine is None:
-                        at = self._along(d, self._owner(name, d, start))
-                        offset = (start - self.schedule.owned(name, at)[0]) * (rows[0][1] if self.schedule.axis(name) == 0 else 1)
-                        self.peers.read(int(self.mesh.mesh[at]), name, offset * ITEM, panel[: rows[-1][1]])
-                elif step is None:
-                    self.exchange(name, d, j, panel[: rows[-1][1] if mine is None else 0].view(-1))
                 if step is None:
+                    whole = panel[: rows[-1][1] if mine is None else 0].view(-1)
+                    if self.peers is None:
+                        self.exchange(name, d, j, whole)
+                    elif mine is None:
+                        at = self._along(d, self._owner(name, d, start))
+                        before = start - self.schedule.owned(name, at)[0]
+                        self.peers.copy(int(self.mesh.mesh[at]), name, before * rows[-1][1], whole)
                     continue
                 _, _, each = rows[step]
                 whole = self._panel(buffers[step], width)
@@ -341,20 +341,19 @@ class Product:
         def everything() -> None:
             ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
             # the device multiplies what needs no other rank while the host agrees with them
-            peers = None
-            alike = as_given("AB") and all(map(schedule.in_place, self.fetched)) and os.environ.get("TRIAL") == "ce"
-            if ready is not None and self.fetched and alike:
-                peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
-            offer = peers.offer() if peers else ""
-            early = ready is not None and as_given("AB") and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
+            at_once = ready is not None and as_given("AB")
+            early = at_once and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
+            peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
+            offer = (
+                peers.offer() if at_once and self.fetched and not self.staged and all(map(schedule.in_place, self.fetched)) else ""
+            )
             if early:
                 park()
                 multiply(0)
-            offers = self.agreement.reach(text, offer)
-            if peers is not None and peers.accept(offers):
+            if peers.accept(self.agreement.reach(text, offer)):
                 self.peers = peers
                 with torch.cuda.stream(lane.stream):
-                    peers.wait(0, self.agreement.ranks)
+                    peers.wait("ready")
             if not early:
                 redistribute(park, "AB")
                 ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
@@ -374,9 +373,9 @@ class Product:
                 if "C" in schedule.movers:
                     delivered.append(lane.start(functools.partial(self.deliver, j), ends[j:]))
             if self.peers is not None:
-                self.peers.done.record(lane.stream)
+                self.peers.done(lane.stream)
                 self.agreement.meet()
-                self.peers.wait(1, self.agreement.ranks)
+                self.peers.wait("done")  # what follows may write into the shards
             for wait in delivered[-2:]:
                 wait()
             redistribute(place, "C")
