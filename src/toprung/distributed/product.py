@@ -344,13 +344,13 @@ class Product:
             at_once = ready is not None and as_given("AB")
             early = at_once and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
             peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
-            offer = (
-                peers.offer() if at_once and self.fetched and not self.staged and all(map(schedule.in_place, self.fetched)) else ""
-            )
+            reads = at_once and self.fetched and not self.staged and all(map(schedule.in_place, self.fetched))
+            if reads:
+                peers.record("ready", torch.cuda.current_stream())
             if early:
                 park()
                 multiply(0)
-            if peers.accept(self.agreement.reach(text, offer)):
+            if peers.accept(self.agreement.reach(text, peers.offer() if reads else "")):
                 self.peers = peers
                 with torch.cuda.stream(lane.stream):
                     peers.wait("ready")
@@ -373,7 +373,7 @@ class Product:
                 if "C" in schedule.movers:
                     delivered.append(lane.start(functools.partial(self.deliver, j), ends[j:]))
             if self.peers is not None:
-                self.peers.done(lane.stream)
+                self.peers.record("done", lane.stream)
                 self.agreement.meet()
                 self.peers.wait("done")  # what follows may write into the shards
             for wait in delivered[-2:]:
