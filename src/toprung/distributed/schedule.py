@@ -62,10 +62,14 @@ class Rates:
     memory: float
 
 
+MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text("utf-8"))
+"""Runs of ``benchmarks/several.py``, each with its environment and the bench's results."""
+
+
 def _measured() -> dict[str, dict[str, Rates]]:
-    """Return the median rates of each device and precision in the record of ``benchmarks/several.py``."""
+    """Return the median rates of each device and precision in the record."""
     found: dict[str, dict[str, list[Rates]]] = {}
-    for run in json.loads(Path(__file__).with_name("measured.json").read_text("utf-8")):
+    for run in MEASURED:
         for one in run["results"]:
             if one["ranks"] > 1:
                 each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE)
