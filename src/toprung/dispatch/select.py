@@ -73,9 +73,9 @@ def select(
     if precision not in ("auto", *FASTER):
         return _asked_for(device, desc, own, precision, stored)
 
+    @functools.cache
     def plain() -> float:
-        able = (f for f in ranking.members("fp32", own or None) if not f.supports(device, desc))
-        return ranking.least(device, desc, *able)
+        return ranking.least(device, desc, *ranking.able(device, desc, "fp32", own or None))
 
     refused: PassedOver = ()
     measured: PassedOver = ()  # what the store refuses: told last, as it says most

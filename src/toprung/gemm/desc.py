@@ -149,7 +149,7 @@ class GemmDesc:
 
     is_vector: ClassVar[Literal[False]] = False
 
-    @property
+    @forks.cached_property
     def is_empty(self) -> bool:
         """True if there is nothing to multiply."""
         return not (self.M and self.N and self.K)
@@ -208,11 +208,12 @@ class GemmDesc:
     @forks.cached_property
     def widths(self) -> tuple[int, int, int]:
         """Width in floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
-        along = [cols for _, cols in self.stored]
-        lds, strides = (self.lda, self.ldb, self.ldc), (self.stride_a, self.stride_b, self.stride_c)
-        aligned = (self.align_a, self.align_b, self.align_c)
-        a, b, c = (widest(*four) for four in zip(along, lds, strides, aligned, strict=True))
-        return a, b, c
+        (_, a), (_, b), (_, c) = self.stored
+        return (
+            widest(a, self.lda, self.stride_a, self.align_a),
+            widest(b, self.ldb, self.stride_b, self.align_b),
+            widest(c, self.ldc, self.stride_c, self.align_c),
+        )
 
     @forks.cached_property
     def access_class(self) -> str:

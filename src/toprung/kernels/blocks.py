@@ -39,7 +39,10 @@ def shortest_chain(K: int, tile: Tile) -> int:
     """Return how many products of a sum are added up by themselves; on a CPU its sums fill all registers."""
     if (tile.VEC or 1) > 4:
         return CPU_CHAIN
-    return next((chain for longest, chain in CHAINS.items() if longest >= K), LONG_CHAIN)
+    for longest, chain in CHAINS.items():
+        if longest >= K:
+            return chain
+    return LONG_CHAIN
 
 
 def has_many_sums(tile: Tile, most: int = CHAINED_SUMS) -> bool:
@@ -196,10 +199,6 @@ class Block:
     order: int = 0
     chained: bool = True
     wide: bool = False
-
-    def chain(self, desc: GemmDesc) -> int:
-        """Return the products of a chain in this tile; 0: all."""
-        return shortest_chain(desc.K, self.tile) if self.chained else 0
 
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int) -> Tile:

@@ -8,7 +8,6 @@ device's own cycles on its own number of SMs, so that another device gets an ans
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -149,11 +148,6 @@ class Columns(NamedTuple):
         return cls(t.BM, t.BN, t.BK or 1, (t.TM or 1) * (t.TN or 1), t.work_items, t.VA or 1, t.VB or 1, t.VEC or 1)
 
 
-def _pow(x: NDArray[Any], power: float) -> NDArray[Any]:
-    """Return powers with the bits of ``math.pow``, so that one tile has the same cost by itself and among others."""
-    return np.fromiter(map(math.pow, x.tolist(), itertools.repeat(power)), float, len(x))
-
-
 NUMBERS = SimpleNamespace(
     pow=math.pow,
     sqrt=math.sqrt,
@@ -163,7 +157,7 @@ NUMBERS = SimpleNamespace(
     any=bool,
     where=lambda truth, one, other: one if truth else other,
 )
-COLUMNS = SimpleNamespace(pow=_pow, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
+COLUMNS = SimpleNamespace(pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
 """Functions of the model's arithmetic: NUMBERS for one tile, COLUMNS for arrays of many tiles."""
 
 
@@ -237,7 +231,10 @@ def block_cycles(
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
     """Return nearly the largest of limits that hide behind each other: the fourth root of the sum of their fourth powers."""
-    return xp.sqrt(xp.sqrt(sum((x * x) * (x * x) for x in limits)))
+    total = 0.0
+    for x in limits:
+        total = total + (x * x) * (x * x)
+    return xp.sqrt(xp.sqrt(total))
 
 
 def places(each: Any, slices: Any, units: int) -> Any:

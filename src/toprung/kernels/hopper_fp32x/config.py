@@ -183,9 +183,9 @@ def presplit(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 5, GROUP: int = 8,
 
 def aligned(desc: GemmDesc) -> tuple[int, int]:
     """Return the words of 4 bytes, 1, 2 or 4, to which every row of A, and of B, is aligned; halves must lie on words."""
-    batched, words_a, words_b = desc.batch > 1, *(ELEMENT_BYTES[kind] / 4 for kind in (desc.type_a, desc.type_b))
-    a = widest(int(desc.lda * words_a), int(desc.stride_a * batched * words_a), desc.align_a)
-    return a, widest(int(desc.ldb * words_b), int(desc.stride_b * batched * words_b), desc.align_b)
+    batched, bytes_a, bytes_b = desc.batch > 1, ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
+    a = widest(desc.lda * bytes_a // 4, desc.stride_a * batched * bytes_a // 4, desc.align_a)
+    return a, widest(desc.ldb * bytes_b // 4, desc.stride_b * batched * bytes_b // 4, desc.align_b)
 
 
 def on_words(desc: GemmDesc) -> bool:

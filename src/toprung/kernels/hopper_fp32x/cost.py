@@ -104,7 +104,9 @@ class Columns(NamedTuple):
 
     def found(self) -> list[Fp32xConfig]:
         """Return the configurations that are weighed."""
-        return [self.config(i) for i in np.flatnonzero(self.kept).tolist()]
+        found, parts = self.configs, self.k_parts.tolist()
+        which = [i for i, kept in enumerate(self.kept.tolist()) if kept]
+        return [one if parts[i] == (one := found[i]).k_parts else replace(one, k_parts=parts[i]) for i in which]
 
 
 @functools.lru_cache(1024)

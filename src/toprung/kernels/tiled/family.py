@@ -257,8 +257,9 @@ def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileC
     gpu = device.kind == "gpu"
     # NVIDIA's OpenCL compiler takes too many registers to read ahead
     ahead = 0 if gpu and device.backend == "opencl" else one.ahead
+    chain = blocks.shortest_chain(desc.K, one.tile) if one.chained else 0
     options = (
-        ("AHEAD", ahead), ("CHAIN", one.chain(desc)), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
+        ("AHEAD", ahead), ("CHAIN", chain), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
         ("RESIDENT", one.asked if gpu else 0), ("TRANS_A", int(desc.trans_a)), ("TRANS_B", int(desc.trans_b)),
         ("VC", width_of_c(desc, one.tile, slices)),
     )  # fmt: skip
