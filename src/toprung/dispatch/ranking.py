@@ -56,7 +56,9 @@ def _able(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> tuple[Ker
 @functools.lru_cache(64)
 def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predicted, ...]:
     """Return a family's best candidates for a product that it supports, least predicted time first; kept: selection asks often."""
-    found = [Predicted(seconds, Candidate(family, config)) for seconds, config in family.weighed(device, desc)]
+    found = []
+    for seconds, config in family.weighed(device, desc):
+        found.append(Predicted(seconds, Candidate(family, config)))  # no frame of its own, as a list's would be
     return tuple(sorted(found, key=BY_SECONDS))
 
 

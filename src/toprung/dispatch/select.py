@@ -82,8 +82,10 @@ def select(
     without: set[str] = set()  # families that were measured, and took longer than plain fp32 or went wrong
     best: KernelFamily | None = None
     passed: PassedOver = ()
-    for family in faster_families(precision):
-        reason, told = family.supports(device, desc), None
+    faster = faster_families(precision)
+    can = ranking.able(device, desc, faster[0].precision, True) if faster else ()
+    for family in faster:
+        reason, told = "" if family in can else family.supports(device, desc), None
         if not reason and (reason := stored.failed(family)):
             without.add(family.name)
         elif not reason and precision == "auto":

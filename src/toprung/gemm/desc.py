@@ -39,7 +39,7 @@ class Result:
     on: int
     stride: int
 
-    @property
+    @forks.cached_property
     def elements(self) -> int:
         """Number of elements of all matrices."""
         return self.rows * self.cols * self.batch
