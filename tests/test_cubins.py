@@ -105,9 +105,9 @@ def stored(code: bytes) -> bytes:
 def codes() -> dict[str, bytes]:
     """The machine code of two products' kernels, by key."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOPRUNG_CACHE", "")  # both are set by what finds the kernels
-        patch.setenv(store.VARIABLE, "off")
-        sources = cubins.needed(ASKED)
+        for name in ("TOPRUNG_CACHE", "TOPRUNG_DATA", store.VARIABLE):  # they are set by what finds the kernels
+            patch.setenv(name, "")
+        sources = cubins.needed(ASKED, "off")
     return {key: nvrtc.compile_cubin(source, cubins.DEVICE.arch).code for key, source in sources.items()}
 
 
