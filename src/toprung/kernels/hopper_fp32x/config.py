@@ -112,7 +112,7 @@ class Fp32xConfig(FieldsConfig):
         ring = 1024 + self.STAGES * 128 * (self.BM + self.BN)
         if self.split == BOTH:
             return ring + 16 * self.STAGES
-        statistics = 2 * (16 + 2 * self.BN)  # of a tile's columns, in each phase
+        statistics = 2 * (32 + 2 * self.BN)  # of a tile's columns, in each phase
         return ring + self.STAGES * (4 * self.BN + 24 + statistics) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
 
     @forks.cached_property
