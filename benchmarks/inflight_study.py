@@ -29,9 +29,11 @@ from toprung.oracle.problem import F32, F64
 SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
-NEIGHBOURS, SPREAD, LEAST, UNITS = 4, 17, -102, 8
+NEIGHBOURS, SPREAD, THIN_SPREAD, LEAST, UNITS, SINGLE = 4, 17, 19, -102, 8, -39
 """Small elements, below 2^-SPREAD of the largest of their chunk, are noticed where so many neighbours are 0 or small, not all 0;
-the largest counts as 2^LEAST at least. A sum that what they lose may change by more than UNITS in its last place is computed again.
+the largest counts as 2^LEAST at least. A single one loses 2^SINGLE of the largest. It is seen in thin columns: in which an element
+is 0 or below 2^-THIN_SPREAD of the largest, or neighbours were noticed. A sum that what is lost may change by more than UNITS in
+its last place is computed again; a sum of 0 only where neighbours were noticed.
 As ``kernels/hopper_fp32x/split.cuh`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
 ROW = 8
 """Elements of a chunk of A's row that a thread has: two fours, 16 of K apart."""
@@ -49,12 +51,15 @@ def operands(name: str, depth: int) -> tuple[F32, F32]:
     return found["A"], found["B"]
 
 
-def chunks_of(x: F32) -> tuple[F64, NDArray[Any]]:
-    """Return the chunks of each row, as if there were zeros behind K, and the exponent of the largest of each."""
+def chunks_of(x: F32, column: bool = False) -> tuple[F64, NDArray[Any]]:
+    """Return the chunks of each row, and the exponent of the largest of each. Behind K a row of A has zeros, a column of B its last
+    chunk's first element."""
     rows, depth = x.shape
     whole = np.zeros((rows, -(-depth // CHUNK) * CHUNK))
     whole[:, :depth] = x
     chunks = whole.reshape(rows, -1, CHUNK)
+    if column and depth % CHUNK:
+        chunks[:, -1, depth % CHUNK :] = chunks[:, -1, :1]
     return chunks, np.maximum(np.frexp(np.abs(chunks).max(-1))[1] - 1, LEAST)
 
 
@@ -66,18 +71,19 @@ def terms(x: F32) -> tuple[F64, F64, NDArray[Any]]:
     return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP
 
 
-def lost(x: F32, each: int, apart: bool) -> tuple[F64, F64]:
-    """Return of each row the power of two above its largest element, and what its small elements lose at most.
+def lost(x: F32, each: int, column: bool) -> tuple[F64, F64, NDArray[np.bool_]]:
+    """Return of each row the power of two above its largest element, what its small neighbours lose at most, and if it is thin.
 
-    A thread has ``each`` elements of a chunk, fours of them side by side or half a chunk ``apart``.
+    A thread has ``each`` elements of a chunk: of a ``column`` of B side by side, of a row of A fours that are half a chunk apart.
     """
-    chunks, e = chunks_of(x)
+    chunks, e = chunks_of(x, column)
     fours = np.abs(chunks).reshape(*e.shape, -1, NEIGHBOURS).max(-1)
-    limit = np.ldexp(np.maximum(np.abs(chunks).max(-1), 2.0**LEAST), -SPREAD)[..., None]
-    small = (fours < limit) & (fours > 0)
-    threads = small.reshape(*e.shape, 2, -1).any(2) if apart else small.reshape(*e.shape, CHUNK // each, -1).any(-1)
+    largest = np.maximum(np.abs(chunks).max(-1), 2.0**LEAST)[..., None]
+    small = (fours < np.ldexp(largest, -SPREAD)) & (fours > 0)
+    threads = small.reshape(*e.shape, CHUNK // each, -1).any(-1) if column else small.reshape(*e.shape, 2, -1).any(2)
     weight = np.ldexp(threads.sum(-1).astype(np.float64), e - split.TOP).sum(-1)
-    return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25
+    thin = (np.abs(chunks) < np.ldexp(largest, -THIN_SPREAD)).any((1, 2)) | (weight > 0)
+    return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25, thin
 
 
 def rounded(x: F64) -> F64:
@@ -93,9 +99,10 @@ def in_flight(a: F32, b: F32, each: int = CHUNK) -> tuple[F32, NDArray[np.bool_]
     for c in range(ah.shape[1]):
         part = ah[:, c] @ bh[:, c].T + ah[:, c] @ bl[:, c].T + al[:, c] @ bh[:, c].T
         total += np.ldexp(part, ea[:, c, None] + eb[None, :, c])
-    (most_a, lost_a), (_, lost_b) = lost(a, ROW, True), lost(columns, each, False)
+    (most_a, lost_a, _), (_, lost_b, thin) = lost(a, ROW, False), lost(columns, each, True)
     most_b = rounded(np.abs(columns).max(1).astype(np.float64))
     again = np.abs(total) < 2.0**24 / UNITS * (lost_a[:, None] * most_b + most_a[:, None] * rounded(lost_b))
+    again |= (np.abs(total) < 2.0**24 / UNITS * 2.0**SINGLE * most_a[:, None] * most_b * thin) & (total != 0)
     return np.where(again, a.astype(np.float64) @ b.astype(np.float64), total).astype(np.float32), again
 
 

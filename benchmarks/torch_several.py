@@ -31,7 +31,7 @@ import toprung.distributed
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from torch_models import ARMS, intolerable, measured, table
+from torch_models import ARMS, intolerable, listed, measured, table
 from torch_programs import Computing, Learning
 
 
@@ -79,6 +79,7 @@ def sequence_parallel(model, mesh):
 
 
 SPLITS = {"fsdp2": fsdp2, "tensor": tensor_parallel, "sequence": sequence_parallel}
+CASES = (*SPLITS, "A @ B", "matmul")
 
 
 def training(name, mesh, width, rows):
@@ -95,18 +96,20 @@ def training(name, mesh, width, rows):
 
 
 def product(name, mesh, size):
-    """Return a product of two DTensors that are sharded by rows, and float64's of this rank's shard of the result."""
+    """Return a product of two DTensors, all three sharded by rows, and float64's rows of this rank."""
     torch.manual_seed(dist.get_rank())
     shape, each = torch.Size((size, size)), torch.Size((size // mesh.size(), size))
     a, b = (
         DTensor.from_local(torch.randn(each, device=mesh.device_type), mesh, [Shard(0)], shape=shape, stride=(size, 1))
         for _ in range(2)
     )
-    multiply = toprung.distributed.matmul if name == "matmul" else torch.matmul
-    placements = multiply(a, b).placements  # where each leaves the result by default
-    exact = Computing(name, lambda a, b: ((a @ b).redistribute(placements=placements).to_local(),), a, b).exact()
-    title = f"{'toprung.distributed.matmul' if name == 'matmul' else name} of DTensors, {size}"
-    return Computing(title, lambda a, b: (multiply(a, b).to_local(),), a, b), exact
+    rows = [Shard(0)]
+    multiply = {
+        "A @ B": lambda a, b: ((a @ b).redistribute(placements=rows).to_local(),),
+        "matmul": lambda a, b: (toprung.distributed.matmul(a, b, out_placements=rows).to_local(),),
+    }
+    title = f"{'toprung.distributed.matmul' if name == 'matmul' else name} of DTensors by rows, {size}"
+    return Computing(title, multiply[name], a, b), Computing(name, multiply["A @ B"], a, b).exact()
 
 
 def main():
@@ -114,6 +117,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--width", type=int, default=4096, help="inputs of the layers; products are of four times that")
+    parser.add_argument("--cases", type=listed(CASES), default=CASES)
     parser.add_argument("--seconds", type=float, default=5, help="of all samples of a step")
     given = parser.parse_args()
     given.small = given.device == "cpu"
@@ -129,7 +133,7 @@ def main():
         facts["packages"]["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
 
     rows = []
-    for name in (*SPLITS, "A @ B", "matmul"):
+    for name in given.cases:
         given.arms = ["toprung"] if name == "matmul" else ARMS[:3]
         with torch.autograd.set_grad_enabled(name in SPLITS):
             step, exact = training(name, mesh, given.width, given.width) if name in SPLITS else product(name, mesh, 4 * given.width)

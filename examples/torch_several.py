@@ -32,7 +32,8 @@ def product(mesh: DeviceMesh, size: int) -> float:
     for matrix in (a, b):
         matrix.to_local().normal_()
     c = toprung.distributed.matmul(a, b, out_placements=[Shard(0)])
-    print(f"rank {dist.get_rank()}: {toprung.distributed.last_receipt()}", flush=True)
+    if dist.get_rank() == 0:
+        print(f"product of {size} on {mesh.size()} ranks:\n{toprung.distributed.last_receipt()}\n", flush=True)
     # C·1 = A·(B·1), in float64 and by blocks, for a copy of a shard in float64 may not fit
     sums = torch.cat([block.double().sum(1) for block in b.to_local().split(1024)])
     sums = DTensor.from_local(sums, mesh, [Shard(0)], shape=torch.Size((size,)), stride=(1,)).full_tensor()
@@ -52,7 +53,8 @@ def layer(mesh: DeviceMesh, width: int, options: dict[str, object]) -> float:
     with toprung.torch.use(reproducible=True, **options):
         made = parts(x)
         made.square().mean().backward()
-        print(toprung.torch.report(), flush=True)
+        if dist.get_rank() == 0:
+            print(f"tensor-parallel layer of {width}:\n{toprung.torch.report()}\n", flush=True)
     return float((made.detach().double() - right).abs().max() / right.abs().max())
 
 

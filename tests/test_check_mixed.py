@@ -17,6 +17,7 @@ from toprung.backends.base import Session
 from toprung.dispatch import mixed
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BadSize, Unsupported
+from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.lab.harness.results import problem_name
 from toprung.oracle.check import GUARD, POISON, Oracle, decoded, encoded, hostile, view
@@ -99,8 +100,11 @@ def test_mixed_operands_are_drawn_of_all_types_and_the_others_stay() -> None:
     assert len(made) == 30 and {(p.type_a, p.type_b) for p in made} == set(shapes.TYPES)
     assert len({p.trans for p in made}) == 4 and any(p.batch > 1 for p in made)
     assert any(p != replace(p, lda=None, ldb=None, ldc=None) for p in made), "some lie in wider matrices"
-    assert all(asked(H200, p, "auto") == ["auto"] and asked(H200, p, "fp32") == [] for p in made)
-    assert shapes.with_mixed(POCL, plain, 8) == plain
+    assert all(asked(H200, p, "auto") == ["auto"] for p in made)
+    plainly = [p for p in made if asked(H200, p, "fp32")]
+    assert plainly and all(is_skinny(p.desc) for p in plainly), "others are read by Tensor Cores alone"
+    short = {p for p in shapes.with_mixed(POCL, plain, 8) if p not in plain}
+    assert short and all(selected(POCL, p, "auto").candidate.kernel == "skinny" for p in short)  # others are converted
 
 
 def checked(times: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:

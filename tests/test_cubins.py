@@ -50,6 +50,52 @@ print(json.dumps([*map(compiled, packs), compiled(packs[0], shipped=False)]))
 """
 
 
+IN_THE_BACKGROUND = """
+import importlib.util, os, sys, time
+from pathlib import Path
+from toprung.backends import find, nvrtc, opened
+from toprung.kernels import build
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
+from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source
+
+place = Path(build.__file__).parents[1] / "torch" / "background.py"  # which imports no PyTorch
+spec = importlib.util.spec_from_file_location("background", place)
+background = sys.modules["background"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(background)
+session = opened(find("cuda:0")).__enter__()
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+nvrtc._compiled = None  # not in this process
+source = reduce_source() if sys.argv[1] == "wait" else product_source(Fp32xConfig())
+said = []
+
+def work():
+    try:
+        said.append(build.kernel_of(session, source))
+    except background.NotReady as error:
+        said.append(error)
+
+background.begin(background.Job(work, "a kernel"))
+if sys.argv[1] == "wait":
+    print(background.wait(), len(said), background.HERE._compiler.returncode)
+else:
+    while background.HERE._compiler is None:
+        time.sleep(0.01)
+    print(background.HERE._compiler.pid, flush=True)
+"""
+
+
+def run(folder: Path, program: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on the stand-in for CUDA's driver, with an empty cache and without stores."""
+    with driver.installed() as place:
+        own = {"LD_LIBRARY_PATH": place, "TOPRUNG_CACHE": place, "TOPRUNG_DRIVER_LOG": str(folder / "log"), store.VARIABLE: "off"}
+        path = os.pathsep.join(map(str, [*sys.path, Path(__file__).parent]))
+        env = {**os.environ, **own, "PYTHONPATH": path, **env}
+        command = [sys.executable, "-c", program, *map(str, words)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def stored(code: bytes) -> bytes:
     """Return what the cache holds of machine code."""
     return hashlib.sha256(code).digest() + code
@@ -59,9 +105,9 @@ def stored(code: bytes) -> bytes:
 def codes() -> dict[str, bytes]:
     """The machine code of two products' kernels, by key."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOPRUNG_CACHE", "")  # both are set by what finds the kernels
-        patch.setenv(store.VARIABLE, "off")
-        sources = cubins.needed(ASKED)
+        for name in ("TOPRUNG_CACHE", "TOPRUNG_DATA", store.VARIABLE):  # they are set by what finds the kernels
+            patch.setenv(name, "")
+        sources = cubins.needed(ASKED, "off")
     return {key: nvrtc.compile_cubin(source, cubins.DEVICE.arch).code for key, source in sources.items()}
 
 
@@ -80,13 +126,7 @@ def test_kernels_of_the_pack_are_not_compiled_and_others_are(codes: dict[str, by
     }
     for name, (content, _) in packs.items():
         (tmp_path / name).write_bytes(content)
-    with driver.installed() as folder:
-        env = {**os.environ, "LD_LIBRARY_PATH": folder, "TOPRUNG_DRIVER_LOG": str(tmp_path / "log"), store.VARIABLE: "off"}
-        env |= {"TOPRUNG_CACHE": folder, "PYTHONPATH": os.pathsep.join(map(str, [*sys.path, Path(__file__).parent]))}
-        words = [sys.executable, "-c", PROGRAM, *(str(tmp_path / name) for name in packs)]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    *found, measured = json.loads(done.stdout)
+    *found, measured = json.loads(run(tmp_path, PROGRAM, *(tmp_path / name for name in packs)).stdout)
     assert dict(zip(packs, found, strict=True)) == {name: compiled for name, (_, compiled) in packs.items()}
     assert measured == count, "what is measured is compiled by the NVRTC that its record names"
 
@@ -107,3 +147,20 @@ def test_the_pack_has_kernels_of_every_part_of_the_list() -> None:
     asked = [*cubins.products()]
     assert len(asked) > len(golden.asked(cubins.DEVICE)) + 2 * 300
     assert any(bias for _, bias in asked) and any(getattr(one.desc, "is_mixed", False) for one, _ in asked)
+
+
+@pytest.mark.parametrize("home", ["empty", "file"])
+def test_the_background_compiles_in_a_process_of_its_own(tmp_path: Path, home: str) -> None:
+    """On one core; where the cache's folder cannot be written the temporary one stands in."""
+    (tmp_path / "file").touch()
+    done = run(tmp_path, IN_THE_BACKGROUND, "wait", TOPRUNG_CACHE=str(tmp_path / home / "cache"), TMPDIR=str(tmp_path))
+    assert done.stdout == "True 1 0\n"
+    assert (done.stderr == "") == (home == "empty") == bool([*tmp_path.glob("empty/cache/binaries/*")])
+    assert len([*tmp_path.glob("**/binaries/*")]) == 1
+
+
+def test_a_program_that_ends_while_a_kernel_is_compiled_leaves_nothing_running(tmp_path: Path) -> None:
+    done = run(tmp_path, IN_THE_BACKGROUND, "end")
+    assert done.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)

@@ -13,6 +13,7 @@ import pytest
 
 import hopper_on_cpu
 import inflight_study
+import split_model
 from conftest import require
 from hopper_on_cpu import Folder, Plants, aligned, bug, each_plant
 from toprung.kernels.hopper_fp32x import launches
@@ -213,7 +214,7 @@ NAMES = ("special", "wide", "scales", "tiny", "subnormal", "huge", "both", "zero
 def test_hostile_values(folder: Folder, name: str, config: Fp32xConfig) -> None:
     one = hostile(name)
     assert close(one.run(folder, config), one)
-    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
+    assert (one.counted > 0) == (name in ("special", "scales", "wide", "subnormal", "huge"))
 
 
 SMALL_ONE = np.float32(2.0**-20 * (1.25 + 3 * 2.0**-14 + 15 * 2.0**-23))
@@ -246,7 +247,7 @@ def are_computed_again(one: Product, operand: str, few: int, folder: Any, config
     other = "b" if operand == "a" else "a"
     setattr(plain, other, getattr(one, other))
     before, found = plain.run(folder, config), one.run(folder, config)
-    assert close(found, one) and one.counted > 0 and plain.counted == 0
+    assert close(found, one) and one.counted > plain.counted
     axis = 1 if operand == "a" else 2
     assert np.array_equal(np.delete(found[-1], lines, axis - 1), np.delete(before[-1], lines, axis - 1))
 
@@ -396,22 +397,70 @@ def test_one_small_element_behind_the_last_four_of_k_is_no_reason_to_compute_aga
     assert close(one.run(folder, SMALL), one) and one.counted == 0
 
 
-def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder: Folder) -> None:
-    """fp32 has 24 bits of each element, however large its neighbours are. The model in NumPy loses the same."""
+def test_sums_of_small_elements_among_large_ones_are_computed_again(folder: Folder) -> None:
+    """Two terms carry a small element to 39 bits of its large neighbours: every fourth column picks it, and is computed again."""
     one = Product.of(70, 40, 96)
-    one.a[:, :, 1::4] *= np.float32(2.0**-22)
-    one.b[...] = np.arange(96)[:, None] == 1 + 2 * np.arange(40)  # picks an element of each row, every second one small
-    found, largest = one.run(folder, SMALL), np.abs(one.a.reshape(1, 70, 3, 32)).max(-1)
-    off = np.abs(found - one.reference())
-    assert (off <= 2.0**-39 * largest[:, :, (1 + 2 * np.arange(40)) // 32] + 2.0**-22 * np.abs(one.reference())).all()
-    assert off.max() > 0 and one.counted == 0
-    model, doubt = inflight_study.in_flight(one.a[0], one.b[0], SMALL.BN // 4)
-    assert (np.abs(found[0] - model) <= 2.0**-23 * np.abs(model)).all() and not doubt.any()
-    one.a[0, 3, 8:12] *= np.float32(2.0**-20)  # four neighbours, and others of its; other rows stay as they are
-    again = one.run(folder, SMALL)
-    assert close(again[:, 3:4], dataclasses.replace(one, a=one.a[:, 3:4], c=one.c[:, 3:4])) and one.counted > 0
-    assert np.array_equal(np.delete(again, 3, 1), np.delete(found, 3, 1))
-    assert in_doubt(one, SMALL).any(1).nonzero()[0].tolist() == [3]
+    one.a[:, :, :9] = one.a[:, :, 12:] = 0
+    one.a[:, :, 9] *= np.float32(2.0**-22)
+    one.b[...] = 1
+    one.b[0, [[10], [11]], 3::4] = 0
+    found, doubt = one.run(folder, SMALL), in_doubt(one, SMALL)
+    assert close(found, one) and one.counted == pieces(doubt)
+    assert (found[0, :, 3::4] == one.a[0, :, 9:10]).all()
+    assert np.array_equal(doubt, np.broadcast_to(np.arange(40) % 4 == 3, (70, 40)))
+    one.a[0, 1, 9] = 2.0**-60  # nothing is left of it, beside sums that are computed again or alone
+    alone = dataclasses.replace(one, a=one.a[:, 1:2], c=one.c[:, 1:2])
+    assert np.array_equal(one.run(folder, SMALL)[:, 1:2], alone.run(folder, SMALL))
+
+
+def test_what_a_sparse_product_has_of_0_is_not_computed_again(folder: Folder) -> None:
+    """Sums of 0 are those of elements that meet none: of integers here, whose other sums are exact."""
+    one, rng = Product.of(70, 40, 96), np.random.default_rng(3)
+    for x in (one.a, one.b):
+        x[...] = rng.integers(1, 9, x.shape) * (rng.random(x.shape) < 0.05)
+    assert np.array_equal(one.run(folder, SMALL), one.reference()) and one.counted == 0 and (one.reference() == 0).mean() > 0.5
+    assert not in_doubt(one, SMALL).any()
+
+
+@pytest.mark.parametrize("trans", ["NN", "NT"])
+def test_nothing_behind_k_makes_a_column_thin(folder: Folder, trans: str) -> None:
+    """Sums that nearly cancel, of columns without a small element, where K ends within 32 and within a thread's part of them."""
+    one = Product.of(70, 40, 69, trans=trans)
+    one.a[:, :, 1::2], one.b[:, 1::2] = one.a[:, :, :-1:2], -one.b[:, :-1:2]
+    one.a[:, :, 68], one.b[:, 68] = np.float32(2.0**-10), np.float32(2.0**-10)
+    assert (np.abs(one.reference()) < 2.0**-18).all()
+    assert close(one.run(folder, SMALL), one) and one.counted == 0 and not in_doubt(one, SMALL).any()
+
+
+def hard_to_carry(name: str, depth: int) -> tuple[Product, float]:
+    """Return the rows and columns whose sums err most where only four small neighbours are noticed, and what is promised of them.
+
+    The model must keep the promise in all other sums, too.
+    """
+    a, b = inflight_study.operands(name, depth)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as before:
+        plain = float(inflight_study.grades(a, b, split_model.chain(a, b)).max())
+        limit = min(2 * max(plain, 1.0), depth + 2)
+        assert inflight_study.grades(a, b, inflight_study.in_flight(a, b)[0]).max() <= limit
+        before.setattr(inflight_study, "SINGLE", -300)
+        noticed = inflight_study.grades(a, b, inflight_study.in_flight(a, b)[0])
+    rows, cols = (np.unique(one)[:40] for one in np.unravel_index(np.argsort(noticed, axis=None)[-40:], noticed.shape))
+    one = Product.of(len(rows), len(cols), depth)
+    one.a[0], one.b[0] = a[rows], b[:, cols]
+    assert noticed[np.ix_(rows, cols)].max() > limit
+    return one, limit
+
+
+HARD = [
+    ("picked", 64),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in (("phi4", 64), ("T2", 64), ("phi4", 128), ("picked", 256))),
+]
+
+
+@pytest.mark.parametrize("name, depth", HARD)
+def test_wide_ranges_keep_the_promise(folder: Folder, name: str, depth: int) -> None:
+    one, limit = hard_to_carry(name, depth)
+    assert inflight_study.grades(one.a[0], one.b[0], one.run(folder, SMALL)[0]).max() <= limit
 
 
 @pytest.mark.slow
@@ -520,7 +569,7 @@ PLANTS: Plants = (
         ("units", "~0x1p21f"), ("units", "~0x1p27f"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], SMALL), (
-        ("largest-scales", "0 * "), ("noticed-stages", "~="),
+        ("largest-scales", "0 * "),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
         ("stored-statistics", "~"),
@@ -529,6 +578,12 @@ PLANTS: Plants = (
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], BLOCKS[0]), (
         ("granule", "0 * "),
     )),
+    (test_sums_of_small_elements_among_large_ones_are_computed_again, (), (
+        ("single-zeros", "true || "), ("least-of-column", "0xffffffffu | "), ("thin-stages", "~="),
+        ("thin-of-lanes", "0 * "), ("single", "~0x1p-45f"), ("thin-of-thread", "0 * "), ("least-of-single", "0 * "),
+    )),
+    (test_nothing_behind_k_makes_a_column_thin, ("NN",), (("behind-k", "32 + "),)),
+    (test_one_element_too_small_for_terms_among_zeros_is_computed_again, ("b",), (("noticed", "false && "),)),
     (test_each_of_many_short_tiles_has_its_own_small_elements, (32,), (
         ("slot-by-phase", "0 * "),
     )),

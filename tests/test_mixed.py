@@ -11,16 +11,21 @@ import golden
 import toprung
 from toprung import errors
 from toprung.arrays.base import Home, Operand
+from toprung.backends.base import Session
 from toprung.blas.operands import How, apart
 from toprung.dispatch import mixed
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
+from toprung.execute.executable import Executable
 from toprung.execute.executor import Executor
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Layout, lower
 from toprung.gemm.overlap import span
 from toprung.kernels.hopper_fp32x.config import on_words
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
+from toprung.oracle.check import GUARD, Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
 
 H200 = golden.devices()["h200-cuda"]
 ROUTER = GemmDesc(4096, 256, 7168, trans_b=True, align_a=4, align_b=4, align_c=4, type_a="bfloat16")
@@ -119,6 +124,32 @@ def test_memory_behind_halves_is_no_overlap() -> None:
     with pytest.raises(errors.Overlap):
         apart(at(4096 + 8 * 16 * 2 - 4, (8, 8)), (a,), How("matmul"), "out")
     assert span(0, (8, 16), (16, 1), 2) == (0, 256)
+
+
+# short sides: read as they lie on every device
+
+SHORT = [
+    Gemm(1, 70, 300, 1.3, 0.7, trans="NT", type_b="bfloat16"),
+    Gemm(1, 66, 257, trans="NT", type_a="float16"),
+    Gemm(3, 68, 300, trans="NT", type_a="float16", type_b="bfloat16"),
+    Gemm(70, 1, 97, 1.3, 0.7, trans="TN", type_a="float16", type_b="bfloat16"),
+    Gemm(4, 68, 97, trans="TN", type_a="bfloat16", type_b="float16"),
+]
+
+
+@pytest.mark.parametrize("problem", SHORT, ids=str)
+def test_a_short_side_is_multiplied_without_a_conversion(session: Session, problem: Gemm) -> None:
+    """Between guards of NaN, against float64; the executable of strided arrays takes a single row as a matrix, too."""
+    found = mixed.select(session.device, problem.desc, "fp32")
+    assert isinstance(found, Selection) and found.family.name == "skinny" and "Tensor Cores" not in found.why
+    made, operands = Executable.of(session, problem.desc, found.candidate), hostile(problem)
+    placed = OnDevice(operands, session)
+    handles = (placed.buffers[m.name].handle for m in problem.matrices)
+    made.starter()(*(word for handle in handles for word in (handle, GUARD)), problem.alpha, problem.beta, None)
+    assert not Oracle(operands).verify(placed.fetch(), "fp32").problems
+    a, b, c = (Layout((m.rows, m.cols), (m.ld, 1), 4, m.dtype) for m in problem.matrices)
+    a, b = (x.transposed if t == "T" else x for x, t in zip((a, b), problem.trans, strict=True))
+    assert isinstance(Executor(session).mixed(a, b, c, 1.0, 0.0, "fp32"), Executable)
 
 
 # what is launched on a Hopper

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import hopper_on_cpu
+import inflight_study
 from conftest import require
 from hopper_on_cpu import Folder, Plants, aligned, bug, each_plant
-from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
+from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hard_to_carry, hostile
 from toprung.kernels.hopper_fp32x import launches, sources
 from toprung.kernels.hopper_fp32x.config import BLOCKS, ONE, Fp32xConfig, presplit
 from toprung.kernels.hopper_fp32x.launches import CLAIM_BYTES, InflightLaunches, SplitOperand
@@ -206,6 +207,13 @@ def test_four_neighbours_are_those_of_a_thread(folder: Folder, trans: str) -> No
     assert close(one.run(folder, SMALL), one) and one.counted
 
 
+@pytest.mark.parametrize("name, depth", [("picked", 64), pytest.param("phi4", 64, marks=pytest.mark.slow)])
+def test_wide_ranges_keep_the_promise(folder: Folder, name: str, depth: int) -> None:
+    one, limit = hard_to_carry(name, depth)
+    found = Presplit.like(one).run(folder, SMALL)[0]
+    assert inflight_study.grades(one.a[0], one.b[0], found).max() <= limit
+
+
 HOSTILE = ("special", "scales", "wide", "tiny", "huge", "subnormal", "both", "zeros")
 
 
@@ -243,6 +251,9 @@ PLANTS: Plants = (
     (test_clusters_add_their_slices, (), (("slice-of-terms", "0 * "),)),
     (test_small_elements_among_zeros_are_computed_again, ("TT", "float32"), (
         ("scale-back", " * 0"), ("lost-of-row", "0.0f * "),
+    )),
+    (test_wide_ranges_keep_the_promise, ("picked", 64), (
+        ("column-small", "false && "), ("largest-column", "0 * "), ("small-of-row", "0 * "),
     )),
     (test_elements_of_b_that_terms_lose_are_found_where_they_are_seen, (1e-25, 38), (
         ("lost-column", "0.0f * "), ("known-lane", "0 * "),

@@ -3,10 +3,10 @@
     python tools/cubins.py                       # build/cubins.pack, as make wheels does
     python tools/cubins.py --check dist/*.whl    # whether a wheel has what is selected today
 
-It is of the kernels that run the golden record's products, 300 drawn ones and those of the programs whose records are kept, on the
-stored description of an H200. Each is compiled by the oldest NVRTC that pyproject.toml takes, which pip downloads, so that
-older drivers load it; and by this environment's, that of the records, which a driver of its major version is given first.
-What is compiled is kept in build/cubins, so that the next time only what is new takes long.
+It has the kernels that run the golden record's products, squares, shipped tuned entries' products, 300 drawn ones and those of
+the programs whose records are kept, on the stored description of an H200. Each is compiled by the oldest NVRTC that pyproject.toml
+takes, which pip downloads, so that older drivers load it; and by this environment's, that of the records, which a driver is given
+first. What is compiled is kept in build/cubins, so that the next time only what is new takes long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from toprung.execute.executable import Executable
 from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.lowering import Program
 from toprung.kernels.build import PACK, key_of
+from toprung.oracle.problems import problem_of
 from toprung.paths import deliver
+from toprung.store.exchange import every_shipped
 from toprung.tune import check, shapes
 from toprung.tune.compiler import compile_one, cores
 
@@ -47,6 +49,7 @@ from tests import golden  # noqa: E402
 OUT, KEPT = ROOT / "build" / "cubins.pack", ROOT / "build" / "cubins"
 PROGRAMS = ROOT / "results" / "nvidia-h200" / "programs.json"
 DEVICE = golden.devices()["h200-cuda"]
+SQUARES = (128, 256, 512, 1024, 2048, 4096, 8192)
 BIAS = Epilogue(addend=True, on=1)
 
 
@@ -67,21 +70,24 @@ def products() -> Iterator[tuple[golden.Asked, bool]]:
     """Yield the products whose kernels the pack has, and whether they are PyTorch's with a bias."""
     for one in golden.asked(DEVICE):
         yield one, False
-    for problem in shapes.with_mixed(DEVICE, shapes.drawn(DEVICE, check.SHAPES, 0), 0):
-        yield golden.Asked(problem.desc), False
-        yield golden.Asked(problem.desc, "fp32", own=True), False
+    descs = [golden.gemm(n, n, n, layout) for n in SQUARES for layout in golden.LAYOUTS]
+    descs += [problem_of(entry.shape).desc for entry in every_shipped(f"{DEVICE.slug}-cuda.json")]
+    descs += [problem.desc for problem in shapes.with_mixed(DEVICE, shapes.drawn(DEVICE, check.SHAPES, 0), 0)]
+    for desc in descs:
+        yield golden.Asked(desc), False
+        yield golden.Asked(desc, "fp32", own=True), False
     reports = (one.get("report") or {} for one in json.loads(PROGRAMS.read_text())["torch_models"])
     for op, sizes, layout in sorted({(row["op"], row["problem"], row["layout"]) for r in reports for row in r.get("rows", ())}):
         *batch, m, n, k = map(int, sizes.split("×"))
         yield golden.Asked(golden.gemm(m, n, k, layout, *batch)), op == "addmm"
 
 
-def needed(asked: Iterable[tuple[golden.Asked, bool]]) -> dict[str, Source]:
-    """Return the sources that products load kernels of, by key."""
+def needed(asked: Iterable[tuple[golden.Asked, bool]], tuned: str = "on") -> dict[str, Source]:
+    """Return the sources that products load kernels of, by key, with the shipped tuned entries on or off."""
     session: Any = Session()
     a, b, c = golden.OPERANDS.values()
     with golden.recording(), tempfile.TemporaryDirectory() as cache:
-        os.environ.update({"TOPRUNG_CACHE": cache, store.VARIABLE: "off"})
+        os.environ.update({"TOPRUNG_CACHE": cache, "TOPRUNG_DATA": cache, store.VARIABLE: tuned})
         for one, bias in asked:
             is_mixed = getattr(one.desc, "is_mixed", False)
             found = mixed.select(DEVICE, one.desc, one.precision, one.own) if is_mixed else one.selection(DEVICE)
@@ -153,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.compile:
         return compile_here()
-    sources = needed(products())
+    sources = needed(((one, False) for one in golden.asked(DEVICE)), "off") | needed(products())
     if options.check:
         sys.exit("\n".join(filter(None, (stale(wheel, sources) for wheel in options.check))) or None)
     with tempfile.TemporaryDirectory() as packages:

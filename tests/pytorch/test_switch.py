@@ -290,6 +290,7 @@ def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeyp
             return False
 
     class Session:
+        device = SimpleNamespace(backend="opencl")
         fingerprint = staticmethod(lambda: "none")
         load = staticmethod(lambda binary, source: None)
 

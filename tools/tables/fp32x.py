@@ -60,16 +60,14 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
-    """A row an input and K with elements over twice fp32's largest grade: both largest ones, and how many are over."""
+    """A row an input, at the K of its largest grade in flight: that, fp32's, and elements over limits or computed again."""
     found = record["study"]
-    lost = {s["distribution"] for s in found if s["over_twice"]}
-    lines = ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"]
-    for s in sorted((s for s in found if s["over_twice"]), key=lambda s: str(s["distribution"])):
-        grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
-        lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
-    others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in lost))
-    below = f"At other K, and of {others}, none is over twice fp32's largest."
-    return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
+    lines = ["| input | K | in flight | fp32 | over twice that | over K + 2 | again, % |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for name in dict.fromkeys(s["distribution"] for s in found):
+        s = max((s for s in found if s["distribution"] == name), key=lambda s: float(s["grade"]))
+        grades = f"{s['grade']:.1f} | {s['plain_grade']:.1f}"
+        lines.append(f"| {name} | {s['K']} | {grades} | {s['over_twice']} | {s['over_limit']} | {100 * s['again']:.2g} |")
+    return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}.  "]
 
 
 def _odd(record: dict[str, Any]) -> list[str]:

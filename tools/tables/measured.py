@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -145,6 +146,28 @@ def _torch_curves(words: Sequence[str], root: Path) -> str:
         f"{e['packages']['torch']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{words[0]}`.  "
     )
     return "\n".join([*lines, "", source])
+
+
+def _several(words: Sequence[str], root: Path) -> str:
+    """Products over several GPUs, a row for each size, precision and number of GPUs; from benchmarks/several.py."""
+    path = f"{words[0]}/measured.json"
+    runs = json.loads((root / path).read_text("utf-8"))
+    lines = [
+        "| size, precision, GPUs | TFLOP/s | of the local product's speed | all-gather first | PyTorch's `A @ B`, fp32, TFLOP/s | "
+        "predicted over measured time |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in (row for run in runs for row in run["results"]):
+        of_local = (f"{row['local'] / row[name]:.0%}".replace("%", " %") for name in ("seconds", "gather, then local"))
+        ours, theirs = (2e-12 * row["size"] ** 3 / row[name] for name in ("seconds", "PyTorch's A @ B, fp32"))
+        cells = (f"{ours:.0f}", *of_local, f"{theirs:.0f}", f"{row['predicted'] / row['seconds']:.2f}")
+        lines.append("| " + " | ".join((f"{row['size']}, {row['precision']}, {row['ranks']}", *cells)) + " |")
+    sources = (
+        f"Medians: {e['device']['name']}, driver {e['device']['driver']}, PyTorch {e['packages']['torch']}, "
+        f"{e['date'][:10]}, commit {e['commit'][:9]}, stored in `{path}`.  "
+        for e in (run["environment"] for run in runs)
+    )
+    return "\n".join([*lines, "", *dict.fromkeys(sources)])
 
 
 def _torch_products(words: Sequence[str], root: Path) -> str:
@@ -344,6 +367,7 @@ TABLES = {
     "standstill": _standstill,
     "torch_models": _torch_models,
     "torch_curves": _torch_curves,
+    "several": _several,
     "torch_products": _torch_products,
     "installations": _installations,
     "commits": _commits,

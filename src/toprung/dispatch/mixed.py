@@ -34,7 +34,8 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
         )
     against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
     halves = [f"{name} is read as {kind}" for name, kind in (("A", desc.type_a), ("B", desc.type_b)) if kind != "float32"]
-    return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies, on Tensor Cores", (against,))
+    where = "" if ours.candidate.family.precision == "fp32" else ", on Tensor Cores"
+    return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies{where}", (against,))
 
 
 def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:
@@ -42,18 +43,19 @@ def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) ->
 
     Candidates of which no time is known come last: a check measures them, too.
     """
-    kinds, why = {desc.type_a, desc.type_b}, "as no kernel for this device and precision takes it"
+    kinds, reasons = {desc.type_a, desc.type_b}, dict[str, None]()
     found: list[ranking.Predicted] = []
     for family in families():
         if own and not family.own:
             continue
         if family.precision in _classes(precision) and family.memory == "device" and kinds <= family.operand_dtypes:
             if reason := family.supports(device, desc):
-                why = f"as {reason}"
+                reasons[reason] = None
                 continue
             configs = family.candidates(device, desc)
             found += (ranking.Predicted(family.cost(device, desc, c), Candidate(family, c)) for c in configs)
-    return sorted(found, key=lambda p: p.seconds), why
+    why = "; ".join(reasons) or "no kernel for this device and precision takes it"
+    return sorted(found, key=lambda p: p.seconds), f"as {why}"
 
 
 def _classes(precision: str) -> tuple[str, ...]:

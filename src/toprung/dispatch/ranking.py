@@ -32,14 +32,33 @@ BY_SECONDS = operator.itemgetter(0)
 
 def members(precision: str, own: bool | None = None, memory: str = "device") -> tuple[KernelFamily, ...]:
     """Return the families of an accuracy class for float32 in a memory; ``own``: only toprung's, or only what is installed."""
-    found = [f for f in families() if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes]
+    return _members(families(), precision, own, memory)
+
+
+@functools.cache
+def _members(every: tuple[KernelFamily, ...], precision: str, own: bool | None, memory: str) -> tuple[KernelFamily, ...]:
+    found = [f for f in every if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes]
     return tuple([f for f in found if own in (None, f.own)])
+
+
+def able(device: Device, desc: Desc, precision: str, own: bool | None) -> tuple[KernelFamily, ...]:
+    """Return those of ``members`` that support a product."""
+    ours = () if own is False else _able(device, desc, members(precision, True))
+    return ours if own else (*ours, *[one for one in members(precision, False) if not one.supports(device, desc)])
+
+
+@functools.lru_cache(16)
+def _able(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> tuple[KernelFamily, ...]:
+    """Return those of toprung's own families that support a product, which does not change; kept: selection asks often."""
+    return tuple([one for one in of if not one.supports(device, desc)])
 
 
 @functools.lru_cache(64)
 def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predicted, ...]:
     """Return a family's best candidates for a product that it supports, least predicted time first; kept: selection asks often."""
-    found = [Predicted(seconds, Candidate(family, config)) for seconds, config in family.weighed(device, desc)]
+    found = []
+    for seconds, config in family.weighed(device, desc):
+        found.append(Predicted(seconds, Candidate(family, config)))  # no frame of its own, as a list's would be
     return tuple(sorted(found, key=BY_SECONDS))
 
 
@@ -50,8 +69,8 @@ def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
 
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
     """Return the candidates of an accuracy class that the heuristic weighs, least predicted time first."""
-    able = [of_family(device, desc, one) for one in members(precision, own) if not one.supports(device, desc)]
-    return sorted(itertools.chain.from_iterable(able), key=BY_SECONDS)
+    found = [of_family(device, desc, one) for one in able(device, desc, precision, own)]
+    return sorted(itertools.chain.from_iterable(found), key=BY_SECONDS)
 
 
 def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:

@@ -73,17 +73,19 @@ def select(
     if precision not in ("auto", *FASTER):
         return _asked_for(device, desc, own, precision, stored)
 
+    @functools.cache
     def plain() -> float:
-        able = (f for f in ranking.members("fp32", own or None) if not f.supports(device, desc))
-        return ranking.least(device, desc, *able)
+        return ranking.least(device, desc, *ranking.able(device, desc, "fp32", own or None))
 
     refused: PassedOver = ()
     measured: PassedOver = ()  # what the store refuses: told last, as it says most
     without: set[str] = set()  # families that were measured, and took longer than plain fp32 or went wrong
     best: KernelFamily | None = None
     passed: PassedOver = ()
-    for family in faster_families(precision):
-        reason, told = family.supports(device, desc), None
+    faster = faster_families(precision)
+    can = ranking.able(device, desc, faster[0].precision, True) if faster else ()
+    for family in faster:
+        reason, told = "" if family in can else family.supports(device, desc), None
         if not reason and (reason := stored.failed(family)):
             without.add(family.name)
         elif not reason and precision == "auto":

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from toprung.blas import routines
 from toprung.blas.receipt import last_receipt as local_receipt
 from toprung.distributed import last_receipt, matmul
-from toprung.distributed.schedule import H200, MEASURED, Rates, best, grids, on_paper
+from toprung.distributed.schedule import H200, Rates, best, grids, on_paper
 from toprung.errors import ToprungError, WrongResult
 
 LONG = 2.0
@@ -32,17 +32,8 @@ SIZE = 65536
 
 
 def tables() -> str:
-    """Return what was measured on several GPUs, and strong and weak scaling on paper, as three tables."""
-    lines = ["| product | TFLOP/s | of local products | predicted | × PyTorch fp32 | commit |", "|---|---|---|---|---|---|"]
-    rows = [(one["precision"], one["size"], one, run) for run in MEASURED for one in run["results"] if one["ranks"] > 1]
-    for precision, size, one, run in sorted(rows, key=lambda row: row[:2]):
-        name = f"{size}, fp32x" if precision == "auto" else f"{size}, plain {precision}"
-        shares = [one["local"] / one["seconds"], one["predicted"] / one["seconds"]]
-        times = one["PyTorch's A @ B, fp32"] / one["seconds"]
-        percents = " | ".join(f"{100 * share:.1f} %" for share in shares)
-        rate = 2e-12 * size**3 / one["seconds"]
-        lines.append(f"| {name} | {rate:.0f} | {percents} of the time | {times:.2f} | {run['environment']['commit'][:7]} |")
-    lines.append("")
+    """Return strong and weak scaling on paper as two tables: shares of the local products' speed."""
+    lines = []
     for title, power in (("strong", 0.0), ("weak", 0.5)):
         lines += [f"| GPUs, {title} | size | 1-D | 2-D | 2.5-D | grid |", "|---|---|---|---|---|---|"]
         for p in (8, 16, 32, 64, 128, 256, 512, 1024):
@@ -233,7 +224,7 @@ def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = 
     """Run a command; return the exit status, and add what was measured to a list."""
     parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("scale", help="print what was measured, and scaling by the cost model, as on the page on several GPUs")
+    commands.add_parser("scale", help="print strong and weak scaling by the cost model, as on the page on several GPUs")
     one = commands.add_parser("bench", help="check and time products, in each process of torchrun")
     one.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
     one.add_argument("--precision", default="auto", help="as for toprung.matmul")

@@ -86,7 +86,7 @@ class Executor:
         self, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, precision: str, own: bool = False
     ) -> Executable | str:
         """Return the executable of C = α·A·B + β·C that reads halves as they lie, or a reason why they are converted."""
-        program = lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0)
+        program = lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0, vectors=False)
         if not program.is_direct:
             return "as no kernel can read it as it lies"
         (desc,) = program.descs

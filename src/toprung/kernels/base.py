@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung import forks
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import KernelLaunch, Plan, Run
 from toprung.device import Device
@@ -152,7 +153,7 @@ class FieldsConfig(KernelConfig):
     def axes(self) -> Axes:
         return {one.name: meta["values"] for _, one, meta in self.stored() if len(meta["values"]) > 1}
 
-    @property
+    @forks.cached_property
     def tile(self) -> Tile:
         """The block as a tile."""
         return Tile(**self.encode()["tile"])

@@ -39,7 +39,10 @@ def shortest_chain(K: int, tile: Tile) -> int:
     """Return how many products of a sum are added up by themselves; on a CPU its sums fill all registers."""
     if (tile.VEC or 1) > 4:
         return CPU_CHAIN
-    return next((chain for longest, chain in CHAINS.items() if longest >= K), LONG_CHAIN)
+    for longest, chain in CHAINS.items():
+        if longest >= K:
+            return chain
+    return LONG_CHAIN
 
 
 def has_many_sums(tile: Tile, most: int = CHAINED_SUMS) -> bool:
@@ -197,10 +200,6 @@ class Block:
     chained: bool = True
     wide: bool = False
 
-    def chain(self, desc: GemmDesc) -> int:
-        """Return the products of a chain in this tile; 0: all."""
-        return shortest_chain(desc.K, self.tile) if self.chained else 0
-
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int) -> Tile:
     return Tile(
@@ -243,17 +242,17 @@ class Table(NamedTuple):
     source : the table that they were made of
     blocks : the blocks
     columns : of their tiles
-    efficiency, resident, chained : of the blocks
-    roomy : True where lanes of a tile have the local memory to exchange results in pieces of VEC floats
+    numbers : the same in one array, and below ``resident`` of the blocks, and 1 where lanes of a tile have the local memory to
+        exchange results in pieces of VEC floats
+    efficiency, chained : of the blocks
     """
 
     source: tuple[Block, ...]
     blocks: tuple[Block, ...]
     columns: cost_model.Columns
+    numbers: NDArray[Any]
     efficiency: NDArray[Any]
-    resident: NDArray[Any]
     chained: NDArray[Any]
-    roomy: NDArray[Any]
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
@@ -280,11 +279,10 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
                 continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        columns = cost_model.Columns(*np.array([cost_model.Columns.of(one.tile) for one in found]).T)
-        others = ([getattr(one, name) for one in found] for name in ("efficiency", "resident", "chained"))
-        roomy = np.array([is_roomy(one.tile) for one in found])
-        efficiency, resident, chained = map(np.array, others)
-        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, efficiency, resident, chained, roomy)
+        numbers = np.array([(*cost_model.Columns.of(one.tile), one.resident, is_roomy(one.tile)) for one in found]).T
+        efficiency, chained = (np.array([getattr(one, name) for one in found]) for name in ("efficiency", "chained"))
+        columns = cost_model.Columns(*numbers[:-2])
+        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, numbers, efficiency, chained)
     return known
 
 
@@ -324,13 +322,14 @@ def weighed(
 
     ``aligned``: as if operands and C were aligned, by the numbers of a vendor's kernels.
     """
-    t = cost_model.Columns(*(column[at] for column in table.columns))
+    *columns, resident, roomy = table.numbers[:, at]
+    t = cost_model.Columns(*columns)
     launches = np.ones_like(slices) if clustered else np.minimum(slices, 2)
     c, p = desc.widths[2], cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK
     wide, vc = (4, np.minimum(4, t.VEC)) if aligned else (c, np.minimum(np.where(launches == 1, c, widest(desc.N)), t.VEC))
     cycles = cost_model.block_cycles(
-        desc, t, table.efficiency[at], table.resident[at], slices, vc, wide, device.compute_units, device.lanes or 128, p,
-        False if aligned else (vc < t.VEC) & table.roomy[at], clustered,
+        desc, t, table.efficiency[at], resident, slices, vc, wide, device.compute_units, device.lanes or 128, p,
+        False if aligned else (vc < t.VEC) & (roomy > 0), clustered,
     )  # fmt: skip
     found: NDArray[Any] = cost_model.seconds(cycles, launches, cost_model.hz(device))
     return found

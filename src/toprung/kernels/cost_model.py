@@ -8,7 +8,6 @@ device's own cycles on its own number of SMs, so that another device gets an ans
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -149,11 +148,6 @@ class Columns(NamedTuple):
         return cls(t.BM, t.BN, t.BK or 1, (t.TM or 1) * (t.TN or 1), t.work_items, t.VA or 1, t.VB or 1, t.VEC or 1)
 
 
-def _pow(x: NDArray[Any], power: float) -> NDArray[Any]:
-    """Return powers with the bits of ``math.pow``, so that one tile has the same cost by itself and among others."""
-    return np.fromiter(map(math.pow, x.tolist(), itertools.repeat(power)), float, len(x))
-
-
 NUMBERS = SimpleNamespace(
     pow=math.pow,
     sqrt=math.sqrt,
@@ -163,7 +157,7 @@ NUMBERS = SimpleNamespace(
     any=bool,
     where=lambda truth, one, other: one if truth else other,
 )
-COLUMNS = SimpleNamespace(pow=_pow, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
+COLUMNS = SimpleNamespace(pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
 """Functions of the model's arithmetic: NUMBERS for one tile, COLUMNS for arrays of many tiles."""
 
 
@@ -200,12 +194,17 @@ def block_cycles(
     each = each + p.narrow["AT" if desc.trans_a else "A"] * (1 / t.VA - 0.25) / t.BN
     each = each + p.narrow["BT" if desc.trans_b else "B"] * (1 / t.VB - 0.25) / t.BM
     waiting = iterations * (p.iteration + p.load * (t.BM * t.BK / t.VA + t.BK * t.BN / t.VB) / t.items)
+    made = desc.batch * desc.M * desc.N
     pieces = t.VEC / xp.min(vc, t.VEC)
-    gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
     stores = t.results / t.VEC * pieces
 
     ends = 1 + p.short_row * 16 / t.BN
-    each_result = p.result * xp.pow(gaps, p.scattered) * xp.pow(t.results / 32, p.piece) * ends
+    each_result = p.result * xp.pow(t.results / 32, p.piece) * ends
+    written = made * p.written * ends
+    if xp.any(pieces > 1):
+        gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
+        each_result = each_result * xp.pow(gaps, p.scattered)
+        written = written * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
 
     shares = slices if clustered else 1
     at_once = places(resident, shares, units)
@@ -222,9 +221,7 @@ def block_cycles(
     # the fewest blocks on the busiest SM with which all that are left run at once
     rest = xp.max(xp.min(_busiest(left, slices, units) if clustered else xp.ceil(left / units), resident), 1)
     total = whole * wave(resident) + xp.where(left > 0, wave(rest), 0.0)
-    read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * ends * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
-    memory = 4 * (read + written) / p.memory
+    memory = 4 * (desc.batch * (desc.M + desc.N) * desc.K + written) / p.memory
     cache = 4 * groups * depth * (t.BM + t.BN) / p.cache
     total = _funnel(xp, total, memory, cache)
     if not clustered and xp.any(slices > 1):
@@ -237,7 +234,10 @@ def block_cycles(
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
     """Return nearly the largest of limits that hide behind each other: the fourth root of the sum of their fourth powers."""
-    return xp.sqrt(xp.sqrt(sum((x * x) * (x * x) for x in limits)))
+    total = 0.0
+    for x in limits:
+        total = total + (x * x) * (x * x)
+    return xp.sqrt(xp.sqrt(total))
 
 
 def places(each: Any, slices: Any, units: int) -> Any:
@@ -333,6 +333,7 @@ def skinny_cycles(
     units: int,
     models: Mapping[str, SkinnyModel] = SKINNY,
     clustered: bool = False,
+    size: int = 4,
 ) -> float:
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
 
@@ -341,6 +342,7 @@ def skinny_cycles(
     small : rows of the small operand that the kernel is compiled for
     on : elements from one of the small operand to the next along K
     clustered : slices are the blocks of clusters, which meet once, in place of a second launch
+    size : bytes of an element of the large operand
 
     Notes
     -----
@@ -374,7 +376,7 @@ def skinny_cycles(
     floats = at_once * wide
     busy = iterations * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
 
-    moved = 4 * batch * length * depth
+    moved = size * batch * length * depth
     missed = 1 / (1 + math.pow(min(s.operand / moved, 4.0), s.sharp))
     more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
     reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + more) / groups
@@ -383,7 +385,7 @@ def skinny_cycles(
         working = count * warps * (busy / 4 + iterations * passes * s.once)
         waiting = iterations * (s.iteration + missed * s.gone + floats * (s.each + missed * s.far) + reads * s.small)
         least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
-        memory = dealt * reading * (1 + s.flight / (4 * floats * items * dealt))
+        memory = dealt * reading * (1 + s.flight / (size * floats * items * dealt))
         return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
 
     room = max(slices, places(resident, slices, units)) if clustered else resident * units

@@ -9,7 +9,7 @@ from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, ONE, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
@@ -78,8 +78,10 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
         consumers, cols = BLOCKS[like.split][-1]
         if -(-desc.M // (64 * consumers)) * -(-desc.N // cols) * desc.batch >= 1 << (24 if in_parts else 30):
             return "fp32x counts tiles, of all parts and with as many blocks behind the last, with 31 bits"
-    rows = {BOTH: (min(desc.M, 128), min(desc.N, 128)), ONE: (desc.N * matrices(desc.stride_b, desc.batch),), IN_FLIGHT: ()}
-    if (least := sum(terms_bytes(n, desc.K) for n in rows[like.split])) > LIMIT and desc.M and desc.N:
+    if like.split == IN_FLIGHT or not (desc.M and desc.N):
+        return ""
+    rows = (min(desc.M, 128), min(desc.N, 128)) if like.split == BOTH else (desc.N * matrices(desc.stride_b, desc.batch),)
+    if sum(rows) * (desc.K + CHUNK) > LIMIT // 8 and (least := sum([terms_bytes(n, desc.K) for n in rows])) > LIMIT:
         return f"fp32x would need {least:,} bytes for terms, more than {LIMIT:,}"
     return ""
 

@@ -1,9 +1,14 @@
 // Elements of operands as they are stored: float32, or 16-bit floats that are widened as they are read.
 //
-//      X_TYPE, Y_TYPE      types of the elements: 0 float32, 1 float16, 2 bfloat16
+//      X_TYPE, Y_TYPE      types of the elements: 0 float32 (where they are not defined), 1 float16, 2 bfloat16
 //
 // STORED(type)             an element in memory
 // READ_AS(type, W, p)      the W elements at p as floats, W in 1, 2, 4, as one access: READ_V for float32. p is aligned to W elements
+
+#ifndef X_TYPE
+#define X_TYPE 0
+#define Y_TYPE 0
+#endif
 
 #define STORED(type) TOPRUNG_JOIN(STORED_, type)
 #define STORED_0 float

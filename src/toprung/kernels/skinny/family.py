@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from toprung.backends.base import Session
+from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.classes import FEW, is_skinny
-from toprung.gemm.desc import Desc, Skinny
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.record import LibraryKernel, RecordFamily
-from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES
+from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, typed
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
@@ -57,6 +57,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
     """The kernels for short sides."""
 
     name = "skinny"
+    operand_dtypes = frozenset(ELEMENT_BYTES)
     config = SkinnyConfig()
     records: tuple[LibraryKernel, ...] = (ROWS, COLUMNS, ADD)
 
@@ -109,7 +110,12 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
     def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
         # one launch; where the large operand is B, the operands change places
         config = launched(session.device, desc, config)
-        return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
+        record = typed(RECORDS[config.kernel], desc.skinny)
+        return skinny_launches(session, desc, record, config, iteration_depth(config.tile))
+
+    def sources(self, device: Device, desc: Desc, config: SkinnyConfig) -> list[Source]:
+        config = launched(device, desc, config)
+        return [typed(self.record(config), desc.skinny).source_for(config.tile, config.options, device)]
 
     # the store
 

@@ -1,7 +1,10 @@
 """The two skinny kernels: a few dot products with every row of a large matrix, or with every column, as it lies."""
 
+import functools
+from dataclasses import replace
 from pathlib import Path
 
+from toprung.gemm.desc import ELEMENT_BYTES, Skinny
 from toprung.kernels.record import SHUFFLE, LibraryKernel, Switch
 from toprung.kernels.skinny_model import SMALL
 from toprung.tile import POWER_OF_TWO, Rule, Tile, divides
@@ -78,6 +81,21 @@ COLUMNS = LibraryKernel(
 )
 
 RECORDS = {record.stem: record for record in (ROWS, COLUMNS)}
+
+TYPES = tuple(ELEMENT_BYTES)
+"""Types of an operand's elements, by the numbers that the kernels have for them."""
+
+
+def typed(record: LibraryKernel, s: Skinny) -> LibraryKernel:
+    """Return the record of a kernel that reads operands of a product's types as they are stored."""
+    return _typed(record, TYPES.index(s.type_large), TYPES.index(s.type_small))
+
+
+@functools.cache
+def _typed(record: LibraryKernel, large: int, small: int) -> LibraryKernel:
+    types = {"X_TYPE": large, "Y_TYPE": small}
+    return replace(record, defines={**record.defines, **types}) if large or small else record
+
 
 SLICES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 SPACES = {

@@ -92,7 +92,7 @@ class SkinnyCluster(SkinnyFamily):
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
         config = launched(session.device, desc, config)
-        return skinny_launches(session, desc, self.record(config), config, piece, meet=True)
+        return skinny_launches(session, desc, record.typed(self.record(config), desc.skinny), config, piece, meet=True)
 
     # the store
 
