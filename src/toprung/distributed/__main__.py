@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import math
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +19,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from toprung.blas import routines
+from toprung.blas.receipt import last_receipt as local_receipt
 from toprung.distributed import last_receipt, matmul
-from toprung.distributed.schedule import H200, PANEL_BYTES, Rates, best, grids, on_paper
+from toprung.distributed.schedule import H200, Rates, best, grids, on_paper
 from toprung.errors import ToprungError, WrongResult
-from toprung.paths import deliver
+
+LONG = 2.0
+"""Seconds after which nothing is repeated more than twice."""
 
 SIZE = 65536
 """Size of the products of ``scale`` on 8 devices: on more it is the same, or grows as the devices' memory does."""
@@ -105,9 +106,12 @@ class Bench:
         return float(worst)
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """Return the median time of work that all ranks do, the slowest rank's, after one that does not count."""
-        taken = []
-        for _ in range(self.repeats + 1):
+        """Return the median time of work that all ranks do, the slowest rank's, after one that does not count.
+
+        It is repeated until LONG seconds have gone, at least twice.
+        """
+        taken: list[float] = []
+        while len(taken) <= self.repeats and (len(taken) < 3 or sum(taken) < LONG):
             self.agreed(0.0)
             began = time.perf_counter()
             work()
@@ -120,7 +124,8 @@ class Bench:
         """Return the largest error in each rank's first row of C, as a share of what rounding may leave."""
         parts = [tensor.to_local() for tensor in (a, b, c)]
         rows = torch.empty(self.ranks, a.shape[1], device=self.device)
-        dist.all_gather_into_tensor(rows, parts[0][:1].contiguous())
+        first = torch.zeros(1, a.shape[1], device=self.device)  # also of a rank without rows
+        dist.all_gather_into_tensor(rows, first.copy_(parts[0][:1]) if len(parts[0]) else first)
         at, each = dist.get_rank(), -(-b.shape[0] // self.ranks)
         rows = rows[:, at * each : at * each + parts[1].shape[0]].double()
         sums = torch.empty(2, self.ranks, b.shape[1], dtype=torch.float64, device=self.device)
@@ -129,28 +134,34 @@ class Bench:
             block = parts[1][:, some].double()
             sums[0, :, some], sums[1, :, some] = rows @ block, rows.abs() @ block.abs()
         dist.all_reduce(sums)
-        error = (parts[2][0].double() - sums[0, at]).abs() / sums[1, at]
-        return self.agreed(float(error.max()) / (4 * math.sqrt(a.shape[1]) * 2.0**-24))
+        error = (parts[2][:1].double() - sums[0, at]).abs() / sums[1, at]
+        return self.agreed(float(error.max() if len(error) else 0.0) / (4 * math.sqrt(a.shape[1]) * 2.0**-24))
 
-    def size(self, size: int) -> dict[str, Any]:
-        """Return the measurements of the product of one size."""
+    def ours(self, a: Any, b: Any, panel_bytes: int | None) -> dict[str, Any]:
+        """Return the error, times and receipts of ``matmul``."""
+
+        def product() -> Any:
+            return matmul(a, b, out_placements=[Shard(0)], panel_bytes=panel_bytes, **self.how)
+
+        error, seconds = self.wrong(a, b, product()), self.seconds(product)
+        receipt, local = last_receipt(), local_receipt()
+        assert receipt is not None
+        parts = {name: self.agreed(sum(one() for one in receipt.times[name])) for name in ("products", "sent")}
+        return {
+            "error": error, "seconds": seconds, **parts, "overlap": self.agreed(receipt.overlap), "schedule": str(receipt.schedule),
+            "panels": receipt.panels, "bytes": receipt.bytes, "memory": receipt.memory, "kernels": local.kernels if local else (),
+        }  # fmt: skip
+
+    def size(self, size: int, panel_bytes: Sequence[int] = ()) -> dict[str, Any]:
+        """Return the measurements of the product of one size; of ``matmul`` also with panels of other bytes."""
         torch.manual_seed(dist.get_rank())
         shape = torch.Size((size, size))
         each = -(-size // self.ranks)
         rows = max(0, min(each, size - each * dist.get_rank()))
         locals_ = [torch.randn(rows, size, device=self.device) for _ in range(2)]
-        a, b = (DTensor.from_local(x, self.mesh, [Shard(0)], shape=shape, stride=(size, 1)) for x in locals_)
-        result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how}
-
-        def ours() -> Any:
-            return matmul(a, b, out_placements=[Shard(0)], panel_bytes=self.panel_bytes, **self.how)
-
-        result["error"] = self.wrong(a, b, ours())
-        result["seconds"] = self.seconds(ours)
-        receipt = last_receipt()
-        assert receipt is not None
-        result |= {"schedule": str(receipt.schedule), "panels": receipt.panels, "bytes": receipt.bytes, "memory": receipt.memory}
-        result["overlap"] = self.agreed(receipt.overlap)
+        a, b = (DTensor.from_local(x, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=(size, 1)) for x in locals_)
+        result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how, **self.ours(a, b, self.panel_bytes)}
+        result["panel_bytes"] = {given: self.ours(a, b, given) for given in panel_bytes}
         result["PyTorch's A @ B, fp32"] = self.seconds(lambda: a @ b)
         whole, out = (torch.empty(height, size, device=self.device) for height in (each * self.ranks, rows))
         padded = torch.nn.functional.pad(locals_[1], (0, 0, 0, each - rows))
@@ -158,15 +169,16 @@ class Bench:
         gather = functools.partial(dist.all_gather_into_tensor, whole, padded)
         local = functools.partial(routines.matmul, locals_[0], whole[:size], out, **self.how)
         result["gather"], result["local"] = self.seconds(gather), self.seconds(local)
+        result["local kernels"] = getattr(local_receipt(), "kernels", ())
         result["gather, then local"] = self.seconds(lambda: (gather(), local()))
         link = 4 * each * size * (self.ranks - 1) / result["gather"]
         rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory)
-        given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes or PANEL_BYTES)
+        given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes)
         return result | {"predicted": best(*given, rates).seconds, "link": link}
 
 
-def bench(options: argparse.Namespace) -> int:
-    """Check and time products; return 1 if one is wrong."""
+def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Check and time products; return the measurements, and print them on the first rank."""
     one = Bench(options.precision, options.own, options.repeats, options.panel_bytes)
     first = dist.get_rank() == 0
     results = []
@@ -177,37 +189,41 @@ def bench(options: argparse.Namespace) -> int:
         if first:
             print(f"{count} placements on {' x '.join(map(str, shape))}: largest error {worst:.1e}", flush=True)
     for size in options.sizes:
-        result = one.size(size)
+        result = one.size(size, options.also)
         results.append(result)
         if first:
             rate = 2e-12 * size**3
+            times = {
+                name: result[name] for name in ("seconds", "predicted", "local", "gather, then local", "PyTorch's A @ B, fp32")
+            }
+            times |= {f"panels of {given:,} bytes": also["seconds"] for given, also in result["panel_bytes"].items()}
             print(f"{size}: {result['schedule']}")
-            for name in ("seconds", "predicted", "local", "gather, then local", "PyTorch's A @ B, fp32"):
-                share = result["local"] / result[name]
-                print(f"  {name:22} {result[name] * 1e3:10.3f} ms {rate / result[name]:9.3f} TFLOP/s {share:6.1%} of local")
+            for name, seconds in times.items():
+                share = result["local"] / seconds
+                print(f"  {name:30} {seconds * 1e3:10.3f} ms {rate / seconds:9.3f} TFLOP/s {share:6.1%} of local")
             sent = f"{result['bytes']:,} bytes received at {result['link'] / 1e9:.1f} GB/s, {result['overlap']:.0%} overlapped"
             print(f"  {sent}; {result['memory']:,} bytes of scratch; error {result['error']:.2f} of what is allowed", flush=True)
-    if first and options.json:
-        name = torch.cuda.get_device_name() if one.device.type == "cuda" else "cpu"
-        deliver(
-            options.json, (json.dumps({"device": name, "torch": torch.__version__, "results": results}, indent=1) + "\n").encode()
-        )
-    return int(any(not result["error"] <= 1 for result in results))
+    return results
 
 
-def main(given: list[str] | None = None) -> int:
-    """Run a command; return the exit status."""
+def numbers(text: str) -> list[int]:
+    """Return the numbers of a list with commas."""
+    return [int(number) for number in text.split(",")]
+
+
+def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = None) -> int:
+    """Run a command; return the exit status, and add what was measured to a list."""
     parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("scale", help="print strong and weak scaling by the cost model, as on the page on several GPUs")
     one = commands.add_parser("bench", help="check and time products, in each process of torchrun")
-    one.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[16384, 32768, 65536])
+    one.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
     one.add_argument("--precision", default="auto", help="as for toprung.matmul")
     one.add_argument("--own", action="store_true", help="run toprung's kernels alone")
     one.add_argument("--no-check", dest="check", action="store_false", help="do not check small products in all placements first")
     one.add_argument("--repeats", type=int, default=5, help="times that each is measured; the median counts")
     one.add_argument("--panel-bytes", type=int, help="as for toprung.distributed.matmul")
-    one.add_argument("--json", type=Path, help="file for the results")
+    one.add_argument("--also", type=numbers, default=[], help="other bytes of panels to time as well")
     options = parser.parse_args(given)
     if options.command == "scale":
         print(tables(), end="")
@@ -215,10 +231,13 @@ def main(given: list[str] | None = None) -> int:
     if "RANK" not in os.environ:
         parser.error("bench runs in several processes: torchrun --nproc-per-node 2 -m toprung.distributed bench")
     try:
-        return bench(options)
+        found = bench(options)
     except ToprungError as error:
         print(error, file=sys.stderr)
         return 1
+    if results is not None:
+        results += found
+    return int(any(not one["error"] <= 1 for result in found for one in (result, *result["panel_bytes"].values())))
 
 
 if __name__ == "__main__":

@@ -92,9 +92,6 @@ class Agreement:
         if other := [rank for rank, one in said.items() if one != usual]:
             like = next(rank for rank, one in said.items() if one == usual)
             raise RankFailed(other, f"multiplies {said[other[0]]}, and rank {like} {usual}: all ranks must call it alike")
-        # every rank has read what was said of the last product
-        for what in ("said", "end"):
-            self.store.delete_key(f"{self.last}/{what}/{self.rank}")
         self.began, self.reached = time.monotonic(), True
 
     def _read(self, key: str) -> str | None:
@@ -116,6 +113,9 @@ class Agreement:
         text = f"{SEEN if lost else OWN}{type(error).__name__}: {error}" if error is not None else ""
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it whom this would tell
             self.store.set(f"{self.key}/{'end' if self.reached else 'said'}/{self.rank}", text)
+            # every rank has read what was said of the last product. A round trip each, while the device multiplies
+            for what in ("said", "end") if self.reached else ():
+                self.store.delete_key(f"{self.last}/{what}/{self.rank}")
         if lost:
             raise self._failure(f"{type(error).__name__}: {error}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import os
 import threading
@@ -21,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from toprung.blas import routines
 from toprung.dispatch.select import known_precision
 from toprung.distributed.agreement import Agreement
-from toprung.distributed.schedule import AXES, H200, ITEM, PANEL_BYTES, RATES, Placements, Schedule, best, extent
+from toprung.distributed.schedule import AXES, H200, ITEM, RATES, Placements, Schedule, best
 from toprung.errors import BadArgument, BadArray, BadShape, OutOfDeviceMemory
 
 NAMES: dict[str, Placement] = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial()}
@@ -38,6 +37,7 @@ class Receipt:
     bytes : bytes that this rank received, by the cost model
     memory : largest memory of a rank beyond operands and result, bytes
     panels : number of panels
+    times : functions that return the seconds of each part: "all", "sent" and "products"
     """
 
     schedule: Schedule
@@ -45,10 +45,10 @@ class Receipt:
     bytes: int
     memory: int
     panels: int
-    _times: dict[str, list[Callable[[], float]]] = field(repr=False, compare=False)
+    times: dict[str, list[Callable[[], float]]] = field(repr=False, compare=False)
 
     def _seconds(self, what: str) -> float:
-        return sum(seconds() for seconds in self._times[what])
+        return sum(seconds() for seconds in self.times[what])
 
     @property
     def measured(self) -> float:
@@ -77,36 +77,43 @@ def last_receipt() -> Receipt | None:
     return getattr(_last, "receipt", None)
 
 
+@functools.cache
+def _stream(device: torch.device) -> Any:
+    """Return the stream of a device's communication. Its priority lets it in while a product's blocks wait for an SM."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
 class Lane:
     """Communication that overlaps with products, in the order in which it was started: on a stream, or on a thread of the host."""
 
     def __init__(self, device: torch.device, times: dict[str, list[Callable[[], float]]], agreement: Agreement) -> None:
-        self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self.stream = _stream(device) if device.type == "cuda" else None
         self.times, self.agreement = times, agreement
         self._before: Future[None] | None = None
 
-    def timed(self, what: str, work: Callable[[], object]) -> None:
-        """Run work, and note the time that it takes on the current stream, or on the host."""
+    def timed(self, what: str, work: Callable[[], object]) -> Any:
+        """Run work, and note the time that it takes on the current stream, or on the host; return the event of its end."""
         if self.stream is not None:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             work()
             end.record()
             self.times[what].append(lambda: end.synchronize() or start.elapsed_time(end) / 1e3)
-        else:
-            began = time.perf_counter()
-            work()
-            took = time.perf_counter() - began
-            self.times[what].append(lambda: took)
+            return end
+        began = time.perf_counter()
+        work()
+        took = time.perf_counter() - began
+        self.times[what].append(lambda: took)
+        return None
 
-    def start(self, work: Callable[[], None]) -> Callable[[], object]:
-        """Start work after the products that were started before; return a function that makes later products wait for it."""
+    def start(self, work: Callable[[], None], after: Sequence[Any] = ()) -> Callable[[], object]:
+        """Start work after events of the products; return a function that makes later products wait for it."""
         if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream())
+            for event in after:
+                self.stream.wait_event(event)
             with torch.cuda.stream(self.stream):
-                self.timed("sent", work)
-                event = torch.cuda.current_stream().record_event()
-            return lambda: torch.cuda.current_stream().wait_event(event)
+                end = self.timed("sent", work)
+            return lambda: torch.cuda.current_stream().wait_event(end)
         before, done = self._before, Future[None]()
 
         def run() -> None:
@@ -127,19 +134,34 @@ class Lane:
 class Product:
     """Local part of one product: memory that is allocated before anything is sent, and the functions that use it."""
 
-    def __init__(self, schedule: Schedule, mesh: Any, device: torch.device, agreement: Agreement, how: dict[str, Any]) -> None:
-        self.schedule, self.mesh, self.agreement, self.how = schedule, mesh, agreement, how
-        self.at: list[int] = list(mesh.get_coordinate())
+    def __init__(self, schedule: Schedule, a: Any, b: Any, agreement: Agreement, how: dict[str, Any]) -> None:
+        self.schedule, self.given, self.mesh, self.agreement, self.how = schedule, {"A": a, "B": b}, a.device_mesh, agreement, how
+        self.at = tuple(self.mesh.get_coordinate())
+        self.panels = schedule.order(self.at)
+        self.fetched = [name for name in schedule.movers if name != "C"]
         self.parts: dict[str, Any] = {}
         self.times: dict[str, list[Callable[[], float]]] = {"all": [], "sent": [], "products": []}
-        self.c = torch.empty(schedule.shard("C", schedule.parked["C"], self.at), device=device)
-        self.buffers = [
-            {
-                name: [torch.empty(rows * schedule.width, device=device) for rows in schedule.heights(name)]
-                for name in schedule.movers
-            }
-            for _ in range(2)
-        ]
+        self.device = a.to_local().device
+        self.c = self._empty(*schedule.shard("C", schedule.parked["C"], self.at))
+        self.buffers = {
+            name: [[self._empty(rows * schedule.width) for rows in schedule.heights(name)] for _ in range(schedule.held)]
+            for name in schedule.movers
+        }
+        self.memory = schedule.memory
+        self.staged: dict[str, Any] = {}  # for a panel to be sent, where it is not contiguous in the shard
+        for name in self.fetched:
+            axis, local = schedule.axis(name), self.given[name].to_local()
+            if schedule.parked[name] == schedule.sources[name]:
+                ready = local.narrow(axis, 0, min(schedule.width, local.shape[axis])).is_contiguous()
+            else:  # PyTorch's result will be row-major
+                low, high = schedule.owned(name, self.at)
+                ready = axis == 0 or high - low <= schedule.width
+            if schedule.owners(name) and not (schedule.in_place(name) and ready):
+                self.staged[name] = self._empty(schedule.rows(name, self.at)[-1][1] * schedule.width)
+                self.memory += ITEM * self.staged[name].numel()
+
+    def _empty(self, *shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
 
     def _panel(self, buffer: Any, width: int) -> Any:
         """Return a buffer as the rows of a panel, which may be narrower than the widest."""
@@ -151,48 +173,81 @@ class Product:
         if work is not None:
             work.wait(self.agreement.limit())
 
-    def _owner(self, name: str, d: int, start: int) -> int:
-        """Return the coordinate along a mesh dimension of the ranks with an operand's panel that begins at an index."""
-        axis = AXES[name].index(self.schedule.panel)
-        for index in range(self.schedule.mesh[d]):
-            at = [*self.at[:d], index, *self.at[d + 1 :]]
-            low, high = extent(self.schedule.sizes[self.schedule.panel], axis, self.schedule.parked[name], self.schedule.mesh, at)
-            if low <= start < high:
-                return index
-        raise AssertionError("every index has an owner")
+    def _along(self, d: int, index: int) -> tuple[int, ...]:
+        """Return the coordinates of a rank in the group of a mesh dimension."""
+        return (*self.at[:d], index, *self.at[d + 1 :])
 
-    def _slice(self, name: str, tensor: Any, placements: Placements, start: int, width: int) -> Any:
-        """Return a panel of a shard with its rows first; None if this rank has none of it."""
-        axis = AXES[name].index(self.schedule.panel)
-        low, high = extent(self.schedule.sizes[self.schedule.panel], axis, placements, self.schedule.mesh, self.at)
+    def _owner(self, name: str, d: int, start: int) -> int:
+        """Return the coordinate along a mesh dimension of the rank that owns the panel of an operand that begins at an index."""
+        each = ((index, self.schedule.owned(name, self._along(d, index))) for index in range(self.schedule.mesh[d]))
+        return next(index for index, (low, high) in each if low <= start < high)
+
+    def _slice(self, name: str, tensor: Any, start: int, width: int) -> Any:
+        """Return a panel of a shard, None if it has none of it: as it is where ranks multiply theirs in place, else rows first."""
+        axis, (low, high) = self.schedule.axis(name), self.schedule.owned(name, self.at)
         if not low <= start < high:
             return None
         piece = tensor.narrow(axis, start - low, width)
-        return piece if axis == 1 else piece.mT
+        return piece if axis == 1 or self.schedule.in_place(name) else piece.mT
 
-    def fetch(self, name: str, start: int, width: int, buffers: list[Any]) -> None:
-        """Gather a panel of A or B into the first of its buffers."""
-        rows = self.schedule.rows(name, self.at)
-        panel = self._panel(buffers[-1], width)
-        mine = self._slice(name, self.parts[name], self.schedule.parked[name], start, width)
-        if mine is not None:
-            panel[: rows[-1][1]].copy_(mine)
-        for d in reversed(self.schedule.steps(name)):
-            step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
-            if step is None:
-                if panel.numel():
-                    self._communicate(dist.broadcast, d, panel, group_src=self._owner(name, d, start))
-                continue
-            _, _, each = rows[step]
-            whole = self._panel(buffers[step], width)
-            if each:
-                self._communicate(dist.all_gather_into_tensor, d, whole[: self.schedule.mesh[d] * each], panel[:each])
-            panel = whole
+    def _received(self, name: str, j: int) -> list[int]:
+        """Return which panels up to one are received into buffers, rather than multiplied where they are."""
+        low, high = self.schedule.owned(name, self.at) if self.schedule.in_place(name) else (0, 0)
+        return [i for i, (start, _) in enumerate(self.panels[: j + 1]) if not low <= start < high]
 
-    def deliver(self, start: int, width: int, buffers: list[Any]) -> None:
+    def _buffers(self, name: str, j: int) -> list[Any]:
+        """Return the buffers of a panel."""
+        found = self.buffers[name]
+        return found[len(self._received(name, j)) % len(found)]
+
+    def exchange(self, name: str, d: int, j: int, panel: Any) -> None:
+        """Receive a panel from its owner along a mesh dimension, and send own panels to the ranks whose turn they are.
+
+        ``panel`` is flat, and empty if this rank owns it. Where ranks want panels of one owner, it sends to one after the other.
+        """
+        me, ranks = self.at[d], range(self.schedule.mesh[d])
+        wants = [self.schedule.order(self._along(d, index))[j] for index in ranks]
+        owners = [self._owner(name, d, start) for start, _ in wants]
+        asking = [[index for index in ranks if owners[index] == owner != index] for owner in ranks]
+        for turn in range(max(map(len, asking))):
+            into, piece = panel[:0], panel[:0]
+            if asking[owners[me]][turn : turn + 1] == [me]:
+                into = panel
+            for index in asking[me][turn : turn + 1]:
+                piece = self._slice(name, self.parts[name], *wants[index])
+                if name in self.staged:
+                    piece = self.staged[name][: piece.numel()].view(piece.shape).copy_(piece)
+                piece = piece.reshape(-1)
+            got = [into.numel() if index == owners[me] else 0 for index in ranks]
+            sent = [piece.numel() if asking[me][turn : turn + 1] == [index] else 0 for index in ranks]
+            self._communicate(dist.all_to_all_single, d, into, piece, got, sent)
+
+    def fetch(self, j: int) -> None:
+        """Gather panels of A and B into the first of their buffers, and send this rank's part of others'."""
+        for name in self.fetched:
+            start, width = self.panels[j]
+            rows = self.schedule.rows(name, self.at)
+            buffers = self._buffers(name, j)
+            mine = self._slice(name, self.parts[name], start, width)
+            panel = self._panel(buffers[-1], width)
+            if mine is not None and not self.schedule.in_place(name):
+                panel[: rows[-1][1]].copy_(mine)
+            for d in reversed(self.schedule.steps(name)):
+                step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
+                if step is None:
+                    self.exchange(name, d, j, panel[: rows[-1][1] if mine is None else 0].view(-1))
+                    continue
+                _, _, each = rows[step]
+                whole = self._panel(buffers[step], width)
+                if each:
+                    self._communicate(dist.all_gather_into_tensor, d, whole[: self.schedule.mesh[d] * each], panel[:each])
+                panel = whole
+
+    def deliver(self, j: int) -> None:
         """Reduce a panel of C, of which each rank has summed a part of k, and put this rank's rows of it into the result."""
+        start, width = self.panels[j]
         rows, parked = self.schedule.rows("C", self.at), self.schedule.parked["C"]
-        views = [self._panel(buffer, width) for buffer in buffers]
+        views = [self._panel(buffer, width) for buffer in self._buffers("C", j)]
         panel = views[0]
         for d in self.schedule.steps("C"):
             step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
@@ -208,93 +263,109 @@ class Product:
                 self._communicate(dist.reduce, d, panel, group_dst=owner)
                 if owner != self.at[d]:
                     return
-        mine = self._slice("C", self.c, parked, start, width)
+        mine = self._slice("C", self.c, start, width)
         if mine is not None:
             mine.copy_(panel[: rows[-1][1]])
 
-    def operand(self, name: str, start: int, width: int, buffers: dict[str, list[Any]]) -> Any:
+    def operand(self, name: str, j: int) -> Any:
         """Return an operand of the local product, a panel or a shard, as a view in its orientation."""
-        schedule = self.schedule
-        if name in schedule.movers:
-            axis = AXES[name].index(schedule.panel)
-            panel = self._panel(buffers[name][0], width)[: schedule.rows(name, self.at)[0][1]]
-            return panel if axis == 1 else panel.mT
+        schedule, (start, width) = self.schedule, self.panels[j]
         part = self.c if name == "C" else self.parts[name]
+        if name in schedule.movers:
+            axis, rows = schedule.axis(name), schedule.rows(name, self.at)[0][1]
+            if not schedule.in_place(name):
+                panel = self._panel(self._buffers(name, j)[0], width)[:rows]
+                return panel if axis == 1 else panel.mT
+            mine = self._slice(name, part, start, width)
+            shape = (rows, width) if axis == 1 else (width, rows)
+            return self._buffers(name, j)[0][: rows * width].view(shape) if mine is None else mine
         if schedule.panel and schedule.panel in AXES[name]:
-            return part.narrow(AXES[name].index(schedule.panel), start, width)
+            return part.narrow(schedule.axis(name), start, width)
         return part
 
-    def multiply(self, start: int, width: int, buffers: dict[str, list[Any]]) -> None:
+    def multiply(self, j: int) -> None:
         """Compute the local product of a panel; panels of k add to C."""
-        a, b, c = (self.operand(name, start, width, buffers) for name in "ABC")
+        a, b, c = (self.operand(name, j) for name in "ABC")
         if not c.numel():
             return
         if not a.shape[1]:
             c.zero_()
-        elif self.schedule.panel == "k" and start:
+        elif self.schedule.panel == "k" and j:
             routines.sgemm(1.0, b.mT, a.mT, 1.0, c.mT, overwrite_c=1, **self.how)
         else:
             routines.matmul(a, b, c, **self.how)
 
-    def run(self, a: Any, b: Any) -> Any:
-        """Redistribute what is not sent in panels, send and multiply all panels, and return C as a DTensor."""
-        schedule, device = self.schedule, self.c.device
-        shape, stride = torch.Size((schedule.sizes["m"], schedule.sizes["n"])), (schedule.sizes["n"], 1)
-        lane = Lane(device, self.times, self.agreement)
-        sent = [name for name in schedule.movers if name != "C"]
-        cuts = schedule.cuts()
-        panels = [(start, end - start) for start, end in itertools.pairwise(cuts)]
-
-        def fetch(j: int) -> Callable[[], object]:
-            def work() -> None:
-                for name in sent:
-                    self.fetch(name, *panels[j], self.buffers[j % 2][name])
-
-            return lane.start(work)
+    def run(self, text: str) -> Any:
+        """Agree with the other ranks, redistribute what is not sent in panels, send and multiply panels; return C, a DTensor."""
+        schedule, last = self.schedule, len(self.panels) - 1
+        lane = Lane(self.device, self.times, self.agreement)
+        arrived: list[Callable[[], object]] = []
+        delivered: list[Callable[[], object]] = []
+        ends: list[Any] = []
 
         def park() -> None:
             with torch.no_grad():
-                for name, operand in (("A", a), ("B", b)):
+                for name, operand in self.given.items():
                     placements = [NAMES[place] for place in schedule.parked[name]]
                     self.parts[name] = operand.redistribute(placements=placements).to_local().detach()
 
         def place() -> None:
+            shape, stride = torch.Size((schedule.sizes["m"], schedule.sizes["n"])), (schedule.sizes["n"], 1)
             before, after = ([NAMES[place] for place in places["C"]] for places in (schedule.parked, schedule.sources))
             with torch.no_grad():
                 c = DTensor.from_local(self.c, self.mesh, before, run_check=False, shape=shape, stride=stride)
                 self.parts["C"] = c.redistribute(placements=after)
 
+        def as_given(names: str) -> bool:
+            return all(schedule.parked[name] == schedule.sources[name] for name in names)
+
         def redistribute(work: Callable[[], None], names: str) -> None:
-            if all(schedule.parked[name] == schedule.sources[name] for name in names):
+            if as_given(names):
                 work()
-            elif device.type == "cuda":
+            elif lane.stream is not None:
                 lane.timed("sent", work)
             else:
                 lane.start(work)()  # PyTorch itself would wait for the whole timeout, and leave no time to find out who hangs
 
+        def multiply(j: int) -> None:
+            ends.append(lane.timed("products", functools.partial(self.multiply, j)))
+
         def everything() -> None:
-            redistribute(park, "AB")
-            if not panels:
+            ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
+            # the device multiplies what needs no other rank while the host agrees with them
+            early = ready is not None and as_given("AB") and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
+            if early:
+                park()
+                multiply(0)
+            self.agreement.reach(text)
+            if not early:
+                redistribute(park, "AB")
+                ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
+            if last < 0:
                 self.c.zero_()
-            ready = fetch(0) if sent and panels else None
-            delivered: list[Callable[[], object]] = []
-            for j, (start, width) in enumerate(panels):
-                buffers, now = self.buffers[j % 2], ready
-                # before this panel's product is started, so that the two overlap: the lane waits for products started earlier
-                ready = fetch(j + 1) if sent and j + 1 < len(panels) else None
-                if now is not None:
-                    now()
-                if len(delivered) > 1:
-                    delivered[j - 2]()  # the panel that had these buffers
-                lane.timed("products", functools.partial(self.multiply, start, width, buffers))
+            for j in range(last + 1):
+                # before this panel's product is started, so that the two overlap
+                while self.fetched and len(arrived) <= min(j + 1, last):
+                    i = len(arrived)
+                    users = (self._received(name, i)[-1 - schedule.held :] for name in self.fetched)
+                    after = [ends[one[0]] for one in users if len(one) > schedule.held]  # the product of what the buffers had
+                    arrived.append(lane.start(functools.partial(self.fetch, i), [ready, *after]))
+                if j or not early:
+                    for wait in arrived[j : j + 1] + delivered[: j - 1][-1:]:
+                        wait()
+                    multiply(j)
                 if "C" in schedule.movers:
-                    delivered.append(lane.start(functools.partial(self.deliver, start, width, buffers["C"])))
+                    delivered.append(lane.start(functools.partial(self.deliver, j), ends[j:]))
             for wait in delivered[-2:]:
                 wait()
             redistribute(place, "C")
 
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            lane.timed("all", everything)
+        with torch.cuda.device(self.device) if lane.stream is not None else nullcontext():
+            try:
+                lane.timed("all", everything)
+            finally:
+                if lane.stream is not None:  # after an error, too: the buffers' memory is used again
+                    torch.cuda.current_stream().wait_stream(lane.stream)
         return self.parts["C"]
 
 
@@ -367,10 +438,10 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
         given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
         device = a.to_local().device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        known = RATES.get(name, {}).get(precision) or RATES.get(name, {}).get("")
-        schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes or PANEL_BYTES, known or H200)
+        known = RATES.get(name, {}).get(precision) or RATES.get(name, {}).get("auto")
+        schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes, known or H200)
         try:
-            product = Product(schedule, mesh, device, agreement, {"own": own, "precision": precision})
+            product = Product(schedule, a, b, agreement, {"own": own, "precision": precision})
         except RuntimeError as error:  # PyTorch has no type for too little memory of the host
             asked = schedule.memory + ITEM * math.prod(schedule.shard("C", schedule.parked["C"]))
             if device.type == "cuda":
@@ -378,10 +449,9 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
             else:
                 free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
-        agreement.reach(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
-        c = product.run(a, b)
+        c = product.run(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
     predicted = schedule.seconds if known else None
-    _last.receipt = Receipt(schedule, predicted, schedule.bytes, schedule.memory, len(schedule.cuts()) - 1, product.times)
+    _last.receipt = Receipt(schedule, predicted, schedule.bytes, product.memory, len(product.panels), product.times)
     return c
 
 

@@ -4,18 +4,25 @@ A schedule gives each mesh dimension a letter, the dimension of C = A·B that it
 must be whole along that mesh dimension; split n, and A must be; split k, and C is a sum over it. So a letter moves one operand, and
 two letters at most two, which share an axis that no letter splits: the panels' axis. Placements are "S0", "S1", "R" and "P", as
 ``Shard(0)``, ``Shard(1)``, ``Replicate()`` and ``Partial()``.
+
+Panels of A or B that is sharded along the panels' axis have owners. Each rank takes them in its own order, from those it owns on:
+it multiplies these while others arrive, and each owner sends to one rank at a time. On a square mesh that is Cannon's order.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
+import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from toprung.errors import BadArgument
-from toprung.kernels.cost_model import MEMORY_RATE, PLAIN_RATE
+from toprung.kernels.cost_model import MEMORY_RATE
 
 AXES = {"A": "mk", "B": "kn", "C": "mn"}
 """Dimensions of the product that each operand's axes are."""
@@ -23,15 +30,18 @@ AXES = {"A": "mk", "B": "kn", "C": "mn"}
 ITEM = 4
 """Bytes of an element."""
 
-PANEL_BYTES = 1 << 28
-"""Largest panel by default, bytes: a panel of a product of 65536 is 512 wide, so that its kernels fill the device."""
-
-PANELS = 8
-"""Panels that a schedule has at least, if they are as wide as GRAIN: communication of the first overlaps with nothing."""
+SHARE = 3
+"""Panels take at most a third of the bytes of a rank's operands and result by default: on two ranks the other's whole shard."""
 
 GRAIN = 256
-"""Width of the tiles that large products run with. Wider panels are a power of two wide: then the last wave of a product whose
-other sizes are, too, is nearly full on a device of about 128 SMs."""
+"""Panels that are wider are a multiple of it: the width of the tiles that large products run with, and aligned."""
+
+SPLIT = 12
+"""Bytes that a further panel of m or n moves for each element of the stationary A or B: it is read, and its two halves are written
+and read. Plain fp32 moves 4."""
+
+kept = functools.lru_cache(maxsize=4096)
+"""Decorator of what is derived from a schedule: ``best`` keeps as many schedules, and each is asked in every product."""
 
 Placements = tuple[str, ...]
 
@@ -52,12 +62,27 @@ class Rates:
     memory: float
 
 
-H200 = Rates(279e9, 209e12, MEMORY_RATE)
-"""Two H200 of one host, tried once: all-gather by NCCL over NVLink, and fp32x of 8192 x 16384 x 16384 on one while both compute.
-No record of it is kept."""
+def _measured() -> dict[str, dict[str, Rates]]:
+    """Return the median rates of each device and precision in the record of ``benchmarks/several.py``."""
+    found: dict[str, dict[str, list[Rates]]] = {}
+    for run in json.loads(Path(__file__).with_name("measured.json").read_text("utf-8")):
+        for one in run["results"]:
+            if one["ranks"] > 1:
+                each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE)
+                found.setdefault(run["environment"]["device"]["name"], {}).setdefault(one["precision"], []).append(each)
+    return {
+        name: {
+            precision: Rates(*(statistics.median(getattr(one, f.name) for one in rates) for f in fields(Rates)))
+            for precision, rates in of_device.items()
+        }
+        for name, of_device in found.items()
+    }
 
-RATES = {"NVIDIA H200": {"fp32": Rates(H200.link, PLAIN_RATE, H200.memory), "": H200}}
-"""Rates by the device's name and the precision; "" is any other. Devices that are missing are scheduled as an H200."""
+
+RATES = _measured()
+"""Rates by the device's name and the precision. Other devices are scheduled as an H200, other precisions as "auto"."""
+
+H200 = RATES["NVIDIA H200"]["auto"]
 
 
 def chunk(size: int, parts: int, index: int) -> tuple[int, int]:
@@ -76,7 +101,7 @@ def extent(size: int, axis: int, placements: Sequence[str], mesh: Sequence[int],
     return start, end
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """A schedule of one product, the same on all ranks.
 
@@ -119,15 +144,40 @@ class Schedule:
 
         C is reduced in this order; A and B are gathered in the opposite one.
         """
-        other = f"S{1 - AXES[name].index(self.panel)}"
+        other = f"S{1 - self.axis(name)}"
         return sorted(self.moving(name), key=lambda d: (self.parked[name][d] != other, d))
+
+    def axis(self, name: str) -> int:
+        """Return an operand's axis along which panels cut it."""
+        return AXES[name].index(self.panel)
+
+    def owners(self, name: str) -> list[int]:
+        """Return the mesh dimension along which panels of an operand have owners, if there is one."""
+        return [d for d in self.moving(name) if self.parked[name][d] == f"S{self.axis(name)}"]
+
+    def owned(self, name: str, at: Sequence[int]) -> tuple[int, int]:
+        """Return start and end of what a rank's shard has of the panels' axis."""
+        return extent(self.sizes[self.panel], self.axis(name), self.parked[name], self.mesh, at)
+
+    @kept
+    def order(self, at: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Return start and width of all panels in a rank's order.
+
+        It depends on coordinates along mesh dimensions with owners alone. A and B differ along these, so ranks with the same part
+        of C have the same order, and its bits.
+        """
+        edges = self.cuts
+        panels = list(itertools.pairwise(edges))
+        low = sum(self.owned(name, at)[0] for name in self.movers if name != "C" for _ in self.owners(name))
+        first = bisect.bisect_left(edges, low % max(1, edges[-1])) % max(1, len(panels)) if low else 0
+        return [(start, end - start) for start, end in panels[first:] + panels[:first]]
 
     def rows(self, name: str, at: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
         """Return the steps that cut a panel's rows: mesh dimension, rows before, and rows of the largest shard after.
 
         A panel's rows are along the operand's other axis. After the last step come the rows that are left, as (-1, rows, rows).
         """
-        axis = 1 - AXES[name].index(self.panel)
+        axis = 1 - self.axis(name)
         at, left = at or [0] * len(self.mesh), self.shard(name, self.needed(name), at)[axis]
         found = []
         for d in self.steps(name):
@@ -142,6 +192,7 @@ class Schedule:
         return [self.mesh[d] * each if d >= 0 else each for d, _, each in self.rows(name)]
 
     @property
+    @kept
     def movers(self) -> str:
         """Names of the operands that are sent in panels."""
         return "".join(name for name in "ABC" if self.moving(name))
@@ -152,16 +203,32 @@ class Schedule:
         low, high = zip(*(extent(self.sizes[x], i, placements, self.mesh, at) for i, x in enumerate(AXES[name])), strict=True)
         return high[0] - low[0], high[1] - low[1]
 
+    @property
+    @kept
     def cuts(self) -> list[int]:
         """Return where panels begin, and the end of the last: no panel has two owners."""
         size = self.sizes[self.panel] if self.panel else 1
         ends = {0, size}
         for name in self.movers:
-            axis = AXES[name].index(self.panel)
-            ends |= {extent(size, axis, self.parked[name], self.mesh, at)[1] for at in itertools.product(*map(range, self.mesh))}
+            ends |= {self.owned(name, at)[1] for at in itertools.product(*map(range, self.mesh))}
         edges = sorted(ends)
         starts = [s for low, high in itertools.pairwise(edges) for s in range(low, high, max(1, self.width))]
         return [*starts, size]
+
+    def in_place(self, name: str) -> bool:
+        """Return True if ranks multiply the panels of A or B that they own where they are, and receive the others."""
+        return name != "C" and self.moving(name) == self.owners(name) != []
+
+    @property
+    @kept
+    def held(self) -> int:
+        """Number of panels that a rank holds at a time: two, or one where none receives more."""
+        last = [size - 1 for size in self.mesh]  # the rank that owns least
+        found = []
+        for name in self.movers:
+            low, high = self.owned(name, last) if self.in_place(name) else (0, 0)
+            found.append(sum(not low <= start < high for start in self.cuts[:-1]))
+        return min(2, max(found, default=0))
 
     def __str__(self) -> str:
         stay = " and ".join(name for name in "ABC" if name not in self.movers)
@@ -192,21 +259,19 @@ def _copied(shape: tuple[int, int], given: Sequence[str], wanted: Sequence[str],
     return total
 
 
-def _priced(schedule: Schedule, panel_bytes: int, rates: Rates) -> Schedule:
-    """Return a schedule with its panels' width, time, bytes and memory."""
-    sizes, mesh = schedule.sizes, schedule.mesh
+def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedule:
+    """Return a schedule with the panels' width that takes the least time, and its time, bytes and memory."""
     carried = received = row = 0.0
     memory = 0
     for name in schedule.movers:
-        axis = AXES[name].index(schedule.panel)
         needed, parked = list(schedule.needed(name)), schedule.parked[name]
         for d in schedule.steps(name):
             before = math.prod(schedule.shard(name, needed)) * ITEM
             needed[d] = parked[d]
-            part = before * (mesh[d] - 1) / mesh[d] * (2 if parked[d] == "R" else 1)
+            part = before * (schedule.mesh[d] - 1) / schedule.mesh[d] * (2 if parked[d] == "R" else 1)
             received += part
-            # the owner alone sends a panel, so its links are all that carry it
-            carried += before if parked[d] == f"S{axis}" else part
+            # all ranks add to a panel of C at once, so the links of its owner are all that carry it
+            carried += before if name == "C" and d in schedule.owners(name) else part
         row += ITEM * sum(schedule.heights(name))
     copies = 0.0
     for name in "ABC":
@@ -214,23 +279,35 @@ def _priced(schedule: Schedule, panel_bytes: int, rates: Rates) -> Schedule:
         if name == "C":
             given, wanted = wanted, given
         shape = schedule.shard(name, wanted)
-        copies += _copied(shape, given, wanted, mesh)
+        copies += _copied(shape, given, wanted, schedule.mesh)
         memory += ITEM * math.prod(shape if name != "C" else schedule.shard(name, given)) if given != wanted else 0
     m, n, k = (_local(schedule, x) for x in "mnk")
-    work = 2.0 * m * n * k / rates.products
-    width, panels = 0, 1
-    if schedule.panel:
-        size = sizes[schedule.panel]
-        width = max(1, min(size, int(panel_bytes // max(row, 1)), max(GRAIN, -(-size // PANELS))))
-        width = 1 << width.bit_length() - 1 if width > GRAIN else width
-        panels = max(1, -(-size // width))
-        memory += int(2 * row * width)
-        if schedule.panel == "k":
-            work += 2.0 * ITEM * m * n * (panels - 1) / rates.memory
-    stream = carried / rates.link
-    seconds = copies / rates.link + max(stream, work) + min(stream, work) / panels
-    rest = (schedule.sources, schedule.parked, seconds, int(copies + received), memory)
-    return Schedule(sizes, mesh, schedule.letters, schedule.panel, width, *rest)
+    work, stream = 2.0 * m * n * k / rates.products, carried / rates.link
+    again = {"k": 2 * ITEM * m * n, "n": SPLIT * m * k, "m": SPLIT * n * k}.get(schedule.panel, 0) / rates.memory
+    allowed = sum(ITEM * math.prod(schedule.shard(name, schedule.sources[name])) for name in "ABC") / SHARE
+
+    def timed(width: int) -> tuple[float, float, Schedule]:
+        one = replace(schedule, width=width)
+        panels = max(1, len(one.cuts) - 1)
+        products = work + (panels - 1) * again
+        if len(one.movers) == 1 and one.in_place(one.movers):
+            seconds = max(products, stream + products / panels)  # a rank begins with panels of its own
+        else:
+            seconds = max(stream, products) + min(stream, products) / panels
+        scratch = memory + int(one.held * row * width)
+        fits = one.held * row * width <= allowed if panel_bytes is None else row * width <= panel_bytes
+        total = copies / rates.link + seconds
+        return (not fits) * width, total, replace(one, seconds=total, bytes=int(copies + received), memory=scratch)
+
+    if not schedule.panel:
+        return timed(0)[2]
+    size = schedule.sizes[schedule.panel]
+    share = max(1, -(-size // max([schedule.mesh[d] for name in schedule.movers for d in schedule.owners(name)], default=1)))
+    most = max(1, min(share, int((panel_bytes or allowed) // max(row, 1))))
+    most -= most % GRAIN if most < share and most > GRAIN else 0
+    widths = [-(-share >> halved) for halved in range(share.bit_length())]
+    widths = [min(most, width if width <= GRAIN else -(-width // GRAIN) * GRAIN) for width in widths]
+    return min(map(timed, dict.fromkeys(widths)), key=lambda t: t[:2])[2]
 
 
 def _local(schedule: Schedule, letter: str) -> int:
@@ -241,7 +318,13 @@ def _local(schedule: Schedule, letter: str) -> int:
 
 
 def schedules(
-    sizes: dict[str, int], mesh: tuple[int, ...], a: Placements, b: Placements, c: Placements | None, panel_bytes: int, rates: Rates
+    sizes: dict[str, int],
+    mesh: tuple[int, ...],
+    a: Placements,
+    b: Placements,
+    c: Placements | None,
+    panel_bytes: int | None,
+    rates: Rates,
 ) -> Iterator[Schedule]:
     """Yield every schedule of a product, with its price; ``c`` None leaves the result's placements to the schedule."""
     for letters in itertools.product("mnk-", repeat=len(mesh)):
@@ -276,7 +359,7 @@ def schedules(
 @functools.lru_cache(maxsize=1024)
 def best(
     m: int, n: int, k: int, mesh: tuple[int, ...], a: Placements, b: Placements, c: Placements | None = None,
-    panel_bytes: int = PANEL_BYTES, rates: Rates = H200,
+    panel_bytes: int | None = None, rates: Rates = H200,
 ) -> Schedule:  # fmt: skip
     """Return the schedule whose predicted time is least.
 
