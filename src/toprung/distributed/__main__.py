@@ -154,18 +154,18 @@ class Bench:
         local = functools.partial(routines.matmul, locals_[0], whole[:size], out, **self.how)
         result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how, "panel_bytes": {}}
         ours = {}
-        for given in (self.panel_bytes, *panel_bytes):
-            ours[given] = functools.partial(matmul, a, b, out_placements=[Shard(0)], panel_bytes=given, **self.how)
-            error, receipt = self.wrong(a, b, ours[given]()), last_receipt()
+        for most in (self.panel_bytes, *panel_bytes):
+            ours[most] = functools.partial(matmul, a, b, out_placements=[Shard(0)], panel_bytes=most, **self.how)
+            error, receipt = self.wrong(a, b, ours[most]()), last_receipt()
             assert receipt is not None
             found = {
                 "error": error, "schedule": str(receipt.schedule), "panels": receipt.panels, "bytes": receipt.bytes,
                 "memory": receipt.memory, "kernels": getattr(local_receipt(), "kernels", ()),
             }  # fmt: skip
-            if given == self.panel_bytes:
+            if most == self.panel_bytes:
                 result |= found
             else:
-                result["panel_bytes"][str(given)] = found
+                result["panel_bytes"][str(most)] = found
 
         arms: dict[str, Callable[[], Any]] = {"seconds": ours.pop(self.panel_bytes), **{str(x): work for x, work in ours.items()}}
         arms |= {"local": local, "gather": gather, "gather, then local": lambda: (gather(), local())}
