@@ -104,9 +104,11 @@ class Columns(NamedTuple):
 
     def found(self) -> list[Fp32xConfig]:
         """Return the configurations that are weighed."""
-        found, parts = self.configs, self.k_parts.tolist()
-        which = [i for i, kept in enumerate(self.kept.tolist()) if kept]
-        return [one if parts[i] == (one := found[i]).k_parts else replace(one, k_parts=parts[i]) for i in which]
+        found = []
+        for one, parts, kept in zip(self.configs, self.k_parts.tolist(), self.kept.tolist(), strict=True):
+            if kept:
+                found.append(one if parts == one.k_parts else replace(one, k_parts=parts))
+        return found
 
 
 @functools.lru_cache(1024)
