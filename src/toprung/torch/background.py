@@ -61,7 +61,7 @@ class Job:
     done : set when it has been done, or has failed
     """
 
-    def __init__(self, work: Callable[[], None], what: str) -> None:
+    def __init__(self, work: Callable[[], object], what: str) -> None:
         self.work, self.what, self.begun, self.done = work, what, False, threading.Event()
 
     def settle(self) -> bool:
