@@ -21,7 +21,7 @@ SIDES = np.arange(8, 513, 8)
 ROUNDED = (1, 64, 128, 256, 512)
 """Divisors of a multiple of a size: threads of a block, and what scratch memory is rounded up to."""
 DRAWN = 4
-"""Random sizes that forms are found from, and as many at which the plan must be what they say."""
+"""Random sizes that forms are found from; at twice as many others the plan must be what they say."""
 MOST = 32
 """Plans that are made at most to tell possible forms apart."""
 
@@ -92,7 +92,7 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
     if wanted:
         return None
     made = Fitted(first, last, table[0], tuple(found))
-    checks = drawn.choices(range(first, last + 1), k=DRAWN)
+    checks = drawn.choices(range(first, last + 1), k=2 * DRAWN)
     return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in checks) else None
 
 
