@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fit_inflight
@@ -83,7 +84,7 @@ def seconds() -> dict[Any, float]:
 
 def scaled(value: Any) -> Any:
     """Return a constant that is a third larger; None for what is no time, rate or factor."""
-    if isinstance(value, float):
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == float):
         return 1.3 * value
     if isinstance(value, tuple | list) and value and all(scaled(x) is not None for x in value):
         return [scaled(x) for x in value]
