@@ -130,7 +130,7 @@ def use(values: NDArray[np.float64]) -> dict[str, Any]:
     found: dict[str, Any] = {"times": [[next(rest), next(rest)] for _ in p.times]}
     found["shares"] = {types: [1.0, 0.0] if types == SINGLE else [next(rest), next(wider)] for types in p.shares}
     found |= {name: next(rest) for name in NUMBERS}
-    vars(p).update(found)
+    vars(p).update({**found, "times": np.array(found["times"])})
     return found
 
 

@@ -180,12 +180,6 @@ def test_what_is_predicted_is_what_was_measured() -> None:
     assert split_time(aligned(64, 65536, 4096)) > 1.15 * split_time(aligned(65536, 64, 4096))
 
 
-def test_rings_leave_room_beside_them_but_where_tiles_are_many() -> None:
-    for size, stages in ((1360, 4), (8192, 4), (16384, 6)):
-        taken = select_config(GemmDesc(size, size, size), 132)
-        assert (taken.BM, taken.BN, taken.STAGES) == (128, 128, stages)
-
-
 def test_splitting_shares_rows_among_no_more_blocks_than_pay() -> None:
     assert [spread(k, True) for k in (32, 512, 1024, 2048, 4096, 8192, 16384)] == [
         (1, 32), (1, 32), (2, 32), (4, 32), (8, 32), (8, 32), (8, 32),

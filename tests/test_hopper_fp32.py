@@ -381,11 +381,6 @@ def test_what_lies_well_is_not_laid_out() -> None:
         assert workspace_bytes(call, SgemmConfig(), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
-@pytest.mark.parametrize(("size", "group"), [(4096, 8), (8192, 8), (16384, 16)])
-def test_very_large_products_are_walked_in_higher_bands(size: int, group: int) -> None:
-    assert select_variant(aligned(size, size, size, trans_a=True), 132) == SgemmConfig(GROUP=group)
-
-
 @pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])
 def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
     found = select_variant(aligned(4096, 8192, k, trans_a=True), 132)

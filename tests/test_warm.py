@@ -32,7 +32,7 @@ MODULES = 60
 PACKAGE = str(Path(toprung.__file__).parent)
 
 SELECTED = {
-    ("h200-cuda", "auto"): (345, 330, 205), ("h200-cuda", "fp32"): (195, 320, 215), ("pocl", "fp32"): (135, 135, 135),
+    ("h200-cuda", "auto"): (315, 310, 165), ("h200-cuda", "fp32"): (190, 315, 210), ("pocl", "fp32"): (130, 130, 130),
 }  # fmt: skip
 """Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision.
 

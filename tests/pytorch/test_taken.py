@@ -25,10 +25,10 @@ def run(program: str, library: str, log: Path, *arguments: object) -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="the machine has NVIDIA's driver")
-@pytest.mark.parametrize("program", ["taken.py", "entered.py"])
+@pytest.mark.parametrize("program", ["taken.py", "ranged.py", "entered.py"])
 def test_products_are_started_as_the_plan_says(program: str, tmp_path: Path) -> None:
     (tmp_path / "log").touch()
-    libraries = {"taken.py": lambda: native()._name, "entered.py": lambda: entry().__file__}
+    libraries = {"taken.py": (bridge := lambda: native()._name), "ranged.py": bridge, "entered.py": lambda: entry().__file__}
     run(program, libraries[program](), tmp_path / "log", 20_000)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from toprung.blas.product import Call, InPlace, OnDevice
+from toprung.device import Device
 from toprung.dispatch import ranking
+from toprung.dispatch.selection import Selection
+from toprung.gemm.desc import Desc
 
 MARGIN = 1.08
 """Factor by which a product must be faster than the vendor's by the cost model to be taken: below, the model errs too often.
@@ -15,14 +20,14 @@ def slower(call: Call, theirs: str) -> str:
     """Return why what the arrays' library runs by itself, named ``theirs``, should be as fast; empty if toprung's is faster."""
     if not isinstance(call, OnDevice | InPlace):
         return "the host's own BLAS is as fast"
-    executable = call.executable
-    if not executable.own:
-        return f"{executable.kernels[0]} is as fast: {executable.why}"
-    device = executable.session.device
-    for desc, selection in executable.selections.items():
-        if selection.weighed:
-            continue  # both have been measured
-        times = ranking.against_installed(device, desc, selection.candidate)
-        if times < MARGIN:
-            return f"{theirs} takes {times:.2f} times as long as {selection} by the cost model"
-    return ""
+    device, every = call.executable.session.device, call.executable.selections.items()
+    reasons = (not_faster(device, desc, selection, theirs) for desc, selection in every)
+    return next(filter(None, reasons), "")
+
+
+def not_faster(device: Device, desc: Desc, selection: Selection, theirs: str) -> str:
+    """Return why what the arrays' library runs in place of a selection should be as fast; empty if toprung's is faster."""
+    if not selection.family.own:
+        return f"{selection} is as fast: {selection.why}"
+    times = math.inf if selection.weighed else ranking.against_installed(device, desc, selection.candidate)  # both were measured
+    return f"{theirs} takes {times:.2f} times as long as {selection} by the cost model" if times < MARGIN else ""

@@ -52,8 +52,7 @@ def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) ->
             if reason := family.supports(device, desc):
                 reasons[reason] = None
                 continue
-            configs = family.candidates(device, desc)
-            found += (ranking.Predicted(family.cost(device, desc, c), Candidate(family, c)) for c in configs)
+            found += (ranking.Predicted(seconds, Candidate(family, c)) for seconds, c in family.weighed(device, desc))
     why = "; ".join(reasons) or "no kernel for this device and precision takes it"
     return sorted(found, key=lambda p: p.seconds), f"as {why}"
 

@@ -64,7 +64,11 @@ def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predict
 
 def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
     """Return the least predicted seconds of families; infinity where they have no candidates."""
-    return min([p.seconds for one in of for p in of_family(device, desc, one)[:1]], default=math.inf)
+    found = math.inf
+    for one in of:
+        if order := of_family(device, desc, one):
+            found = min(found, order[0].seconds)
+    return found
 
 
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:

@@ -6,6 +6,7 @@ The data decide on the device: fp32x computes again in plain fp32 what two fp16 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -90,7 +91,9 @@ def select(
             without.add(family.name)
         elif not reason and precision == "auto":
             told = stored.slower_than_fp32(own, family)
-            reason = heuristic.slower_than_fp32(device, desc, family, plain) if told is None else told
+            reason = told or ""
+            if told is None and best is None:  # of those behind the first nothing is told
+                reason = heuristic.slower_than_fp32(device, desc, family, plain)
         if told:
             without.add(family.name)
         if reason:
@@ -191,8 +194,8 @@ def unsuited(device: Device, desc: Desc, precision: str) -> str:
 
 def faster_families(precision: str) -> tuple[KernelFamily, ...]:
     """Return the families beside plain fp32 that a precision may take: for ``auto`` all that are as accurate."""
-    wanted = FASTER if precision == "auto" else tuple(name for name in FASTER if name == precision)
-    return tuple(f for name in wanted for f in ranking.members(name))
+    wanted = FASTER if precision == "auto" else (precision,) * (precision in FASTER)
+    return tuple(itertools.chain.from_iterable(map(ranking.members, wanted)))
 
 
 def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:

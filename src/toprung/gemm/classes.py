@@ -26,7 +26,10 @@ def problem_class(desc: Desc) -> str:
         return "deep"
     if 16 * desc.depth <= min(desc.M, desc.N):
         return "shallow"
-    return next((name for name, side in SIZES.items() if desc.flops < 2 * side**3), "large")
+    for name, side in SIZES.items():
+        if desc.flops < 2 * side**3:
+            return name
+    return "large"
 
 
 def class_of(desc: Desc) -> str:

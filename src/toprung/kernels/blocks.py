@@ -203,7 +203,7 @@ class Block:
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int) -> Tile:
     return Tile(
-        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=min(4, piece[1]), VA=4, VB=4, STAGES=stages,
+        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=widest(piece[1]), VA=4, VB=4, STAGES=stages,
         PADA=4, PADB=4,
     )  # fmt: skip
 

@@ -223,6 +223,11 @@ toprung_plan* toprung_plan_new(const uint64_t* words, size_t count) {
 
 void toprung_plan_free(toprung_plan* plan) { delete plan; }
 
+void toprung_fill(int64_t* words, const toprung_form* forms, size_t count, int64_t size) {
+    for (; count > 0; count--, forms++)
+        words[forms->word] = std::min(forms->limit, forms->base + forms->step * ((forms->times * size + forms->divisor - 1) / forms->divisor));
+}
+
 void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes) {
     const std::lock_guard<std::mutex> held(flags_lock);
     for (Flags& one : all_flags)

@@ -21,6 +21,13 @@ struct toprung_plan;
 TOPRUNG_EXPORTED toprung_plan* toprung_plan_new(const uint64_t* words, size_t count);
 TOPRUNG_EXPORTED void toprung_plan_free(toprung_plan* plan);
 
+// Words of a plan as functions of one of its product's sizes: min(limit, base + step * ceil(times * size / divisor)); see
+// toprung.backends.forms.
+struct toprung_form {
+    int64_t word, base, step, times, divisor, limit;
+};
+TOPRUNG_EXPORTED void toprung_fill(int64_t* words, const toprung_form* forms, size_t count, int64_t size);
+
 // Have flags of a stream be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 

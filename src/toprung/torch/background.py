@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from toprung.backends.base import Session, Source
 from toprung.errors import NotReady
@@ -61,7 +62,7 @@ class Job:
     done : set when it has been done, or has failed
     """
 
-    def __init__(self, work: Callable[[], None], what: str) -> None:
+    def __init__(self, work: Callable[[], object], what: str) -> None:
         self.work, self.what, self.begun, self.done = work, what, False, threading.Event()
 
     def settle(self) -> bool:
@@ -138,7 +139,7 @@ class Background:
             the interpreter ends
         """
         device = session.device
-        if device.backend != "cuda" or not sys.executable:
+        if device.backend != "cuda" or not Path(sys.executable or "").name.startswith("python"):  # a program with Python inside
             return b""
         words, pipe, child = [sys.executable, "-c", COMPILER], subprocess.PIPE, None
         with self._lock, contextlib.suppress(OSError):  # of a system that starts no more processes

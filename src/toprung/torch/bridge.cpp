@@ -3,7 +3,8 @@
 // bridge.py compiles and loads this file; switch.py puts it over the Python kernels of overloads.py. A product passes
 //
 //     PyTorch's dispatcher -> Override -> route() --THEIRS--> the kernel that was there before (PyTorch's own)
-//                                            |-----OURS----> start(): the launcher of plans, launch.cpp
+//                                            |-----OURS----> start(): the launcher of plans, launch.cpp, with the plan of the kind,
+//                                            |               or of a range of sizes that its kind lies in
 //                                            \----PYTHON---> the Python kernel, which takes it or leaves it, and tells settle()
 //
 // so products.py stays the one place that decides. A kind of product that it has left for good, or has a plan for, is found here by
@@ -33,6 +34,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -97,6 +99,7 @@ struct Key {
 };
 
 // What starts products of a kind. bridge.Taking in Python has the same fields, and frees one after toprung_forget when it has no users.
+struct Range;
 struct Taking {
     toprung_plan* plan;
     Count taken, users;  // products, and threads that are starting one
@@ -104,17 +107,8 @@ struct Taking {
     int64_t fused;       // 1: the launches add the bias and compute the activation
     int64_t reach[6];    // bytes from the addresses of A, B and C to their lowest elements, and to the ends of their highest
     char name[32];       // for a profiler
-};
-
-// REFUSABLE and TAKEN: left where the program asks for TF32 or determinism
-enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2, TAKEN = 3 };
-struct Kind {
-    Key key;
-    Verdict verdict;
-    Count* count;   // of products left; Python frees it after toprung_forget
-    Taking* taking;  // null unless TAKEN
-    int64_t calls;   // calls that are still LEFT, without Python
-    uint64_t used;  // Shard::uses at the last look-up
+    Range* range;        // null for one of Python's; else it was made here, and the table is one more user of it
+    int64_t size;
 };
 
 // Held for some tens of nanoseconds and never while anything is called, so no order of locks can deadlock. A std::mutex costs sixty
@@ -124,6 +118,56 @@ struct Lock {
     void lock() { while (held.test_and_set(std::memory_order_acquire)) sched_yield(); }
     void unlock() { held.clear(std::memory_order_release); }
 };
+
+// REFUSABLE and TAKEN: left where the program asks for TF32 or determinism
+enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2, TAKEN = 3 };
+
+// Sizes along an axis for which a kind of product has one plan but for some words. bridge.Range in Python has the same fields, and frees
+// one after toprung_forget when it has no users.
+struct Range {
+    int64_t first, last, verdict;  // TAKEN, LEFT, or UNKNOWN for sizes that Python decides
+    const int64_t* words;          // Taking::lent, Taking::reach and a plan, of one of the sizes
+    int64_t count;
+    const toprung_form* forms;  // of the words that differ
+    int64_t form_count;
+    int64_t fused;
+    char name[32];
+    Count users;  // a Taking each
+};
+
+struct Kind {
+    Key key;
+    Verdict verdict;
+    Count* count;   // of products left; Python frees it after toprung_forget
+    Taking* taking;  // null unless TAKEN
+    int64_t calls;   // calls that are still LEFT, without Python
+    uint64_t used;  // Shard::uses at the last look-up
+    std::vector<Range*> ranges = {};  // of a key without its size along an axis: the first that has a size is its
+};
+
+// Products by Takings that are gone, until Python asks.
+struct Counted {
+    Lock lock;
+    std::map<std::pair<Range*, int64_t>, int64_t> products;  // by range and size
+
+    void add(Taking& taking) {
+        const int64_t taken = taking.taken.exchange(0, std::memory_order_relaxed);
+        const std::lock_guard<Lock> held(lock);
+        if (taken) products[{taking.range, taking.size}] += taken;
+    }
+};
+Counted& counted = *new Counted;
+
+// Have one user less of a Taking; the last frees one that was made here.
+void leave(Taking* taking) {
+    Range* const range = taking->range;  // Python may free its own as soon as it has no users
+    if (taking->users.fetch_sub(1, std::memory_order_acq_rel) != 1 || range == nullptr) return;
+    counted.add(*taking);
+    toprung_plan_free(taking->plan);
+    delete taking;
+    range->users.fetch_sub(1, std::memory_order_release);
+}
+
 constexpr size_t ROOM = 16;  // kinds of a shard; a new one replaces the least recently used
 struct Shard {
     Lock lock;
@@ -139,30 +183,44 @@ struct Shard {
         return nullptr;
     }
 
+    // Overwrite a kind, whose Taking the table uses no more.
+    static void put(Kind& kind, const Kind& made) {
+        Taking* const before = kind.taking;
+        kind = made;
+        if (before != nullptr && before->range != nullptr) leave(before);
+    }
+
     [[gnu::noinline]] void replace(const Kind& made) {
         Kind* kind = find(made.key);
         if (kind == nullptr && kinds.size() < ROOM) kind = &kinds.emplace_back();
         if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, &Kind::used);
-        *kind = made;
+        put(*kind, made);
         kind->used = ++uses;
     }
 };
 constexpr int SHARDS = 1 << 10;
 Shard* const shards = new Shard[SHARDS];  // never destroyed: threads may multiply while the process ends
 
+void unlock_all() {
+    counted.lock.unlock();
+    for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock();
+}
 // A fork while another thread holds a lock would leave it held in the child.
 [[maybe_unused]] const int at_fork = pthread_atfork(
-    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.lock(); },
-    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); },
-    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); });
+    [] {
+        for (int i = 0; i < SHARDS; i++) shards[i].lock.lock();
+        counted.lock.lock();
+    },
+    unlock_all, unlock_all);
 
 Shard& shard_of(const Key& key) { return shards[key.hash >> 54]; }
 
 // The product for which this thread is in the Python kernel: settle() is about it.
-thread_local const Key* pending = nullptr;
+struct Product;
+thread_local const Product* pending = nullptr;
 struct Pending {
-    const Key* before = pending;
-    explicit Pending(const Key* key) { pending = key; }
+    const Product* before = pending;
+    explicit Pending(const Product* product) { pending = product; }
     ~Pending() { pending = before; }
 };
 
@@ -234,7 +292,99 @@ struct Product {
     double alpha = 1, beta = 0;
     Key key;                   // empty if it has none
     Taking* taking = nullptr;  // for OURS, with one user more than before
+    int axis = -1;             // for PYTHON, if many sizes along it were met, and no range has this one
 };
+
+// ---- products that differ from others in one size alone
+
+enum Axis { ROWS, DEPTH, BATCH, AXES };
+constexpr int FRESH = 3;  // different sizes from which on Python is asked for a range
+
+// Return a product's size along an axis, and write its key without that. Returns 0 where a range would make no sense.
+int64_t kindred(Key& kin, const Product& product, int axis) {
+    const auto& [a, b, bias, result] = product.tensors;
+    const int64_t dims_a = a->dim(), dims_b = b->dim();
+    if (axis == BATCH && (dims_a < 3 || dims_b < 3)) return 0;
+    const int64_t size = a->sizes()[axis == ROWS ? dims_a - 2 : axis == DEPTH ? dims_a - 1 : 0];
+    if (size < 2) return 0;
+    kin = product.key;
+    kin.words[1] |= int64_t{1 + axis} << 60;  // no key of a product has such a head
+    int64_t* word = &kin.words[2];
+    for (int i = 0; i < 4; i++) {
+        const Tensor* tensor = product.tensors[i];
+        if (tensor == nullptr) continue;
+        const int64_t dims = tensor->dim();
+        if (dims == 3 && word[1] == word[2] * word[4]) word[1] = -1;  // it follows from the others
+        int64_t at = axis == BATCH ? (dims == 3 ? 0 : -1) : axis == DEPTH ? (i == 0 ? dims - 1 : i == 1 ? (dims == 1 ? 0 : dims - 2) : -1)
+                                                                          : (i == 1 ? -1 : i == 0 || dims_b > 1 ? dims - 2 : dims - 1);
+        if (at >= 0 && word[2 * at] == size) word[2 * at] = -1;
+        word += 2 * dims;
+    }
+    uint64_t hash = 0;
+    for (int i = 1; i < kin.count; i++) hash = (hash ^ kin.words[i]) * ODD;
+    kin.hash = hash ^ hash >> 32;
+    kin.hash *= ODD;
+    return size;
+}
+
+// Return what starts products of a size, with two users: the table, and this thread; null if the launcher has no such plan.
+Taking* made_for(Range& range, int64_t size) {
+    std::vector<int64_t> words(range.words, range.words + range.count);
+    toprung_fill(words.data(), range.forms, range.form_count, size);
+    constexpr int HEAD = 7;
+    toprung_plan* const plan = toprung_plan_new(reinterpret_cast<const uint64_t*>(words.data()) + HEAD, range.count - HEAD);
+    if (plan == nullptr) return nullptr;
+    auto* made = new Taking{plan, 0, 2, words[0], range.fused, {}, {}, &range, size};
+    std::copy_n(&words[1], HEAD - 1, made->reach);
+    std::copy_n(range.name, sizeof range.name, made->name);
+    return made;
+}
+
+// Decide a product whose kind is new: by a range that has its size, or else it is Python's if it was met with many sizes.
+[[gnu::noinline]] Route fresh(State* state, Product& product) {
+    Range* range = nullptr;
+    for (int axis = 0; axis < AXES && range == nullptr && !state->reproducible; axis++) {
+        Key kin;
+        const int64_t size = kindred(kin, product, axis);
+        if (!size) continue;
+        Shard& shard = shard_of(kin);
+        std::unique_lock<Lock> held(shard.lock);
+        Kind* const known = shard.find(kin);
+        if (known == nullptr) {
+            shard.replace({kin, LEFT, nullptr, nullptr, FRESH - 2, 0});
+            continue;
+        }
+        const auto found = std::ranges::find_if(known->ranges, [&](Range* one) { return one->first <= size && size <= one->last; });
+        if (found == known->ranges.end()) {
+            if (known->calls > 0) known->calls--;
+            else if (product.axis < 0) product.axis = axis;
+            continue;
+        }
+        range = *found;
+        if (range->verdict == UNKNOWN) return PYTHON;
+        if (range->verdict != TAKEN) continue;
+        range->users.fetch_add(1, std::memory_order_relaxed);
+        held.unlock();
+        product.taking = made_for(*range, size);
+        if (product.taking == nullptr) {
+            range->users.fetch_sub(1, std::memory_order_release);
+            return PYTHON;
+        }
+    }
+    const bool asks = range == nullptr && (state->eager || product.axis >= 0);
+    if (asks) return PYTHON;
+    Shard& shard = shard_of(product.key);
+    const std::lock_guard<Lock> held(shard.lock);
+    if (product.taking == nullptr) {  // most kinds of a program whose sizes change never come again: Python need not know them
+        shard.replace({product.key, LEFT, &state->once, nullptr, 0, 0});
+        state->once.fetch_add(1, std::memory_order_relaxed);
+        return THEIRS;
+    }
+    // as in toprung_settle: what was forgotten meanwhile stays so
+    if (product.key.words[0] != state->number.load(std::memory_order_relaxed)) product.taking->users.fetch_sub(1, std::memory_order_relaxed);
+    else shard.replace({product.key, TAKEN, nullptr, product.taking, 0, 0});
+    return OURS;
+}
 
 // Return the active settings for a product that they may take; null, and count it, where it is PyTorch's by its size.
 __attribute__((always_inline)) inline State* admitted(const Asked& asked) {
@@ -271,24 +421,24 @@ __attribute__((flatten, noinline)) Route route(State* state, const Asked& asked,
         const auto f32 = caffe2::TypeMeta::Make<float>();
         return a->dtype() == f32 && b->dtype() == f32 ? PYTHON : THEIRS;
     }
+    bool known = false;
     {
         Shard& shard = shard_of(key);
         const std::lock_guard<Lock> held(shard.lock);
-        Kind* kind = shard.find(key);
-        if (kind == nullptr && !state->eager) {  // most kinds of a program whose sizes change never come again: Python need not know them
-            shard.replace({key, LEFT, &state->once, nullptr, 0, 0});
-            state->once.fetch_add(1, std::memory_order_relaxed);
-            return THEIRS;
+        if (Kind* kind = shard.find(key); kind != nullptr) {
+            known = true;
+            if (kind->verdict == LEFT && kind->calls == 0) return PYTHON;
+            if (kind->verdict == LEFT) {
+                kind->calls--;
+                kind->count->fetch_add(1, std::memory_order_relaxed);
+                return THEIRS;
+            }
+            // counted under the lock: after toprung_forget, which takes it too, no look-up returns this Taking
+            if ((product.taking = kind->taking) != nullptr) product.taking->users.fetch_add(1, std::memory_order_relaxed);
         }
-        if (kind == nullptr || (kind->verdict == LEFT && kind->calls == 0)) return PYTHON;
-        if (kind->verdict == LEFT) {
-            kind->calls--;
-            kind->count->fetch_add(1, std::memory_order_relaxed);
-            return THEIRS;
-        }
-        // counted under the lock: after toprung_forget, which takes it too, no look-up returns this Taking
-        if ((product.taking = kind->taking) != nullptr) product.taking->users.fetch_add(1, std::memory_order_relaxed);
     }
+    if (!known)
+        if (const Route found = fresh(state, product); found != OURS) return found;
     Route found = product.taking == nullptr ? PYTHON : OURS;
     const auto backend = a->is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
     const auto precision = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
@@ -307,7 +457,7 @@ __attribute__((flatten, noinline)) Route route(State* state, const Asked& asked,
         // a product into the memory of its bias would be written over what is to be added
         if (!clear || (bias != nullptr && bias->storage().data() == result->storage().data())) found = THEIRS;
     }
-    if (found != OURS && product.taking != nullptr) product.taking->users.fetch_sub(1, std::memory_order_release);
+    if (found != OURS && product.taking != nullptr) leave(product.taking);
     return found;
 }
 
@@ -317,7 +467,7 @@ bool start(const Product& product, int activation, Tensor& made) {
     Taking& its = *product.taking;
     struct User {
         Taking& its;
-        ~User() { its.users.fetch_sub(1, std::memory_order_release); }
+        ~User() { leave(&its); }
     } const user{its};
     const auto& [a, b, bias, result] = product.tensors;
     const c10::Device device = a->device();
@@ -398,7 +548,7 @@ struct Override<Return(Args...)> final : c10::OperatorKernel {
                 return made;
         }
         const auto held = overload;  // Python may wait for longer than that
-        const Pending here(product.key.count ? &product.key : nullptr);
+        const Pending here(product.key.count ? &product : nullptr);
         return its.python.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
     }
 };
@@ -484,11 +634,44 @@ EXPORTED void toprung_activate(State* state) { active.store(state, std::memory_o
 // `taking`: what starts such products, for TAKEN; `calls`: so many are LEFT before Python is asked again.
 EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taking* taking, int64_t calls) {
     if (pending == nullptr) return;
-    Shard& shard = shard_of(*pending);
+    Shard& shard = shard_of(pending->key);
     const std::lock_guard<Lock> held(shard.lock);
     // Read under the lock: a number that has not changed yet is forgotten by a call that has still to come to this shard.
-    if (pending->words[0] != state->number.load(std::memory_order_relaxed)) return;
-    shard.replace({*pending, static_cast<Verdict>(verdict), count, taking, calls, 0});
+    if (pending->key.words[0] != state->number.load(std::memory_order_relaxed)) return;
+    shard.replace({pending->key, static_cast<Verdict>(verdict), count, taking, calls, 0});
+}
+
+// Return the axis along which the product for which this thread is in the Python kernel was met with many sizes, of which none of the
+// ranges has this one; -1 for none.
+EXPORTED int toprung_axis() { return pending == nullptr ? -1 : pending->axis; }
+
+// Remember ranges of sizes along an axis, for products like the one for which this thread is in the Python kernel; the first that has a
+// size is its. With other sizes so many calls more are PyTorch's before Python is asked.
+EXPORTED void toprung_cover(const State* state, int axis, Range* const* ranges, int64_t count, int64_t calls) {
+    Key kin;
+    if (pending == nullptr || !kindred(kin, *pending, axis)) return;
+    Shard& shard = shard_of(kin);
+    const std::lock_guard<Lock> held(shard.lock);
+    if (kin.words[0] != state->number.load(std::memory_order_relaxed)) return;
+    shard.replace({kin, LEFT, nullptr, nullptr, calls, 0, {ranges, ranges + count}});
+}
+
+// Write the products by ranges since the last time, by range and size, and return how many there are; at most `room`: more are left.
+EXPORTED int64_t toprung_counted(Range** ranges, int64_t* sizes, int64_t* products, int64_t room) {
+    for (int i = 0; i < SHARDS; i++) {
+        const std::lock_guard<Lock> held(shards[i].lock);
+        for (Kind& kind : shards[i].kinds)
+            if (kind.taking != nullptr && kind.taking->range != nullptr) counted.add(*kind.taking);
+    }
+    const std::lock_guard<Lock> held(counted.lock);
+    int64_t count = 0;
+    for (; count < room && !counted.products.empty(); count++) {
+        const auto first = counted.products.begin();
+        std::tie(ranges[count], sizes[count]) = first->first;
+        products[count] = first->second;
+        counted.products.erase(first);
+    }
+    return count;
 }
 
 // Forget the verdicts of a number that its State has no more, and have Python decide such kinds under the one that it has now. None of
@@ -499,7 +682,7 @@ EXPORTED void toprung_forget(int64_t number, int64_t now) {
         for (Kind& kind : shards[i].kinds) {
             if (kind.key.words[0] != number) continue;
             kind.key.words[0] = now;
-            kind = {kind.key, LEFT, nullptr, nullptr, 0, kind.used};
+            Shard::put(kind, {kind.key, LEFT, nullptr, nullptr, 0, kind.used});
         }
     }
 }
@@ -507,5 +690,5 @@ EXPORTED void toprung_forget(int64_t number, int64_t now) {
 // Return a counter and set it to 0.
 EXPORTED int64_t toprung_drained(Count* counter) { return counter->exchange(0, std::memory_order_relaxed); }
 
-// Return true once no thread starts a product by this any more; after toprung_forget none ever will.
-EXPORTED bool toprung_idle(const Taking* taking) { return taking->users.load(std::memory_order_acquire) == 0; }
+// Return true once no thread starts a product by the Taking or Range of these users any more; after toprung_forget none ever will.
+EXPORTED bool toprung_idle(const Count* users) { return users->load(std::memory_order_acquire) == 0; }

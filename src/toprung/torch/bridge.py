@@ -13,12 +13,15 @@ import functools
 import itertools
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from toprung.backends import cxx, native_plan
 from toprung.backends.cuda import CUDASession
+from toprung.backends.forms import Fitted
 from toprung.blas.product import OnDevice
 from toprung.errors import LaunchError
 from toprung.torch.settings import ALL, Settings
@@ -29,10 +32,10 @@ SOURCES = SOURCE, native_plan.SOURCE
 RELEASE = re.compile(r"(\d+\.\d+)\.\d+\+(?:cpu|cu\d+)")
 """Version of a release of PyTorch, and its minor version: those that wheels have a bridge for; a nightly's C++ API may differ."""
 
-LEFT, REFUSABLE, TAKEN = 1, 2, 3
+UNKNOWN, LEFT, REFUSABLE, TAKEN = range(4)
 ALWAYS = (1 << 63) - 1
-"""Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode; there is a
-``Taking`` that starts it elsewhere."""
+"""Verdicts: Python must decide; the product is PyTorch's; it is where the program asks for another precision, or for its
+deterministic mode; there is a ``Taking`` that starts it elsewhere."""
 
 refused: set[str] = set()
 """Overloads whose signature in this PyTorch is not the bridge's: their products pass Python's override."""
@@ -78,6 +81,7 @@ class Taking(ctypes.Structure):
     _fields_ = [
         ("plan", ctypes.c_void_p), ("taken", ctypes.c_int64), ("users", ctypes.c_int64), ("lent", ctypes.c_int64),
         ("fused", ctypes.c_int64), ("reach", ctypes.c_int64 * 6), ("name", ctypes.c_char * 32),
+        ("range", ctypes.c_void_p), ("size", ctypes.c_int64),
     ]  # fmt: skip
 
     @classmethod
@@ -97,6 +101,42 @@ class Taking(ctypes.Structure):
     def drained(self) -> int:
         """Return the number of products since the last time."""
         return drained(ctypes.c_int64.from_buffer(self, Taking.taken.offset))  # type: ignore[attr-defined]
+
+
+class Range(ctypes.Structure):
+    """Sizes with one plan but for some words; see ``Range`` in ``bridge.cpp``."""
+
+    _fields_ = [
+        ("first", ctypes.c_int64), ("last", ctypes.c_int64), ("verdict", ctypes.c_int64), ("words", ctypes.c_void_p),
+        ("count", ctypes.c_int64), ("forms", ctypes.c_void_p), ("form_count", ctypes.c_int64), ("fused", ctypes.c_int64),
+        ("name", ctypes.c_char * 32), ("users", ctypes.c_int64),
+    ]  # fmt: skip
+
+    @classmethod
+    def of(cls, made: Fitted, verdict: int, fused: bool, op: str) -> Range:
+        """Return the range of a plan, whose first words are ``Taking``'s ``lent`` and ``reach``."""
+        forms = np.array(made.forms, np.int64)
+        found = cls(
+            made.first, made.last, verdict, made.words.ctypes.data, len(made.words), forms.ctypes.data, len(forms), fused,
+            f"toprung::{op}".encode(),
+        )  # fmt: skip
+        found.kept = made.words, forms
+        return found
+
+
+def is_idle(one: Taking | Range) -> bool:
+    """Return True if no thread starts a product by it; after ``State.forget`` none ever will."""
+    bridge = library()
+    return bridge is None or bool(bridge.toprung_idle(ctypes.byref(one, type(one).users.offset)))
+
+
+def counted() -> Iterator[tuple[int, int, int]]:
+    """Yield the address of each range, a size, and the number of its products since the last time."""
+    bridge, room = library(), 256
+    assert bridge is not None
+    found = [(ctypes.c_int64 * room)() for _ in range(3)]
+    while count := bridge.toprung_counted(*found, ctypes.c_int64(room)):
+        yield from zip(*(some[:count] for some in found), strict=True)
 
 
 def drained(counter: ctypes.c_int64) -> int:
@@ -165,9 +205,11 @@ def loaded(path: Path) -> ctypes.CDLL | None:
         return None
     native_plan.declare(bridge)
     bridge.toprung_override.restype = bridge.toprung_idle.restype = ctypes.c_bool
+    bridge.toprung_counted.restype = ctypes.c_int64
     # called inside products, or thousands of times: a thread that gave the GIL away might wait milliseconds for it
     quick = ctypes.PyDLL(str(path))
-    bridge.toprung_settle, bridge.toprung_drained = quick.toprung_settle, quick.toprung_drained  # type: ignore[attr-defined]
+    for name in ("toprung_settle", "toprung_drained", "toprung_axis", "toprung_cover"):
+        setattr(bridge, name, getattr(quick, name))
     bridge.toprung_settle.argtypes = [
         ctypes.POINTER(State),
         ctypes.POINTER(ctypes.c_int64),
@@ -175,8 +217,14 @@ def loaded(path: Path) -> ctypes.CDLL | None:
         ctypes.POINTER(Taking),
         ctypes.c_int64,
     ]
+    bridge.toprung_cover.argtypes = [
+        ctypes.POINTER(State),
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.POINTER(Range)),
+        ctypes.c_int64,
+        ctypes.c_int64,
+    ]
     bridge.toprung_drained.restype = ctypes.c_int64
-    bridge.toprung_idle.argtypes = [ctypes.POINTER(Taking)]
     bridge.toprung_activate.argtypes = [ctypes.c_void_p]
     atexit.register(bridge.toprung_activate, None)  # threads may multiply for longer than the interpreter's memory lives
     return bridge

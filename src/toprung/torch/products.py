@@ -29,7 +29,7 @@ from toprung.forks import in_child, renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
 from toprung.kernels.cost_model import PLAIN_RATE
-from toprung.torch import background, bridge
+from toprung.torch import background, bridge, ranges
 from toprung.torch.modules import Modules
 from toprung.torch.settings import Settings
 
@@ -85,13 +85,18 @@ class Entry(CountedEntry):
     fused : True if the product's own launch adds the bias, and computes the activation
     shape : shape of the result
     job : preparation to come or under way; until it is over ``call`` is None
-    like : where its tensors lie, if toprung could compute it
+    like : where its tensors lie, if toprung could compute it; None also for those that the bridge took by a range of sizes, whose
+        pieces in plain fp32 are counted with the product that the range was found from
     modules : calls by module, and whether in the backward pass, while ``watching``
     counter : calls that the bridge left to PyTorch since the last ``collect``
     taking : what the bridge takes calls by; None before Python has taken one, or where only Python can
+    operands : operands as selection sees them, if toprung could compute it
+    kin : products that differ in one size alone, where Python looks for a range of sizes, or has found one
     """
 
-    __slots__ = ("activation", "counter", "device", "eligible", "fused", "job", "like", "modules", "op", "shape", "taking")
+    __slots__ = (
+        "activation", "counter", "device", "eligible", "fused", "job", "kin", "like", "modules", "op", "operands", "shape", "taking"
+    )  # fmt: skip
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
         super().__init__(problem, layout)
@@ -102,6 +107,8 @@ class Entry(CountedEntry):
         self.modules: dict[tuple[str, bool], int] = {}
         self.counter = ctypes.c_int64()
         self.taking: bridge.Taking | None = None
+        self.operands: ranges.Operands | None = None
+        self.kin: ranges.Kin | None = None
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -121,7 +128,7 @@ class Entry(CountedEntry):
     @property
     def escalated(self) -> int:
         """Pieces of such results that were computed again in plain fp32, in all of the process; waits for the device."""
-        left = self.call.receipt() if self.call is not None and not capturing(self.device) else None
+        left = self.call.receipt() if self.call is not None and self.like is not None and not capturing(self.device) else None
         return left.escalated if left is not None else 0
 
 
@@ -131,6 +138,7 @@ class Products(CountedProducts[Entry]):
     Attributes
     ----------
     state : settings and counters as the bridge reads them
+    kin : ranges of sizes, by what the products in them share
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -138,6 +146,7 @@ class Products(CountedProducts[Entry]):
         self.settings = settings
         self.state = bridge.State.of(settings)
         self._settled: set[Entry] = set()
+        self.kin: dict[Hashable, ranges.Kin] = {}
 
     def settle(self, entry: Entry, verdict: int, calls: int = bridge.ALWAYS) -> None:
         """Have the bridge decide this many products like the one that is being looked at, and count them."""
@@ -146,6 +155,8 @@ class Products(CountedProducts[Entry]):
             return
         self._settled.add(entry)
         native.toprung_settle(self.state, entry.counter, verdict, entry.taking if verdict == bridge.TAKEN else None, calls)
+        if entry.kin is not None:
+            self.cover(entry.kin)
 
     def take(self, entry: Entry, call: Call) -> None:
         """Have the bridge take products like the one that has just been started, from now on, if it can."""
@@ -159,6 +170,63 @@ class Products(CountedProducts[Entry]):
                 entry.taking.native.prepare(adapter.queue(None, call.home))
             self.settle(entry, bridge.TAKEN)
 
+    def cover(self, kin: ranges.Kin, calls: int = 0) -> None:
+        """Have the bridge decide products like the one that is being looked at by their ranges, and leave this many others."""
+        native = bridge.library()
+        assert native is not None
+        natives = [one.native for one in kin.ranges]
+        _covering.update((ctypes.addressof(one.native), (self, one)) for one in kin.ranges)
+        every = (ctypes.POINTER(bridge.Range) * len(natives))(*map(ctypes.pointer, natives))
+        native.toprung_cover(self.state, kin.axis, every, len(natives), calls)
+
+    def within(self, entry: Entry) -> bool:
+        """Have an entry be decided by the range of sizes that it lies in; return False if there is none."""
+        assert entry.operands is not None
+        for axis in ranges.AXES if self.kin else ():
+            kin, size = self.kin.get((entry.op, entry.operands.kin(axis))), entry.operands.size(axis)
+            found = kin and kin.find(size)
+            if not found:
+                continue
+            if found.native.verdict == bridge.UNKNOWN:
+                return False
+            try:
+                call = found.at(size) if found.call is not None else None
+            except ToprungError:
+                return False
+            entry.kin, entry.fused, entry.why, entry.call, entry.job = kin, found.entry.fused, found.why, call, None
+            return True
+        return False
+
+    def range_of(self, entry: Entry) -> None:
+        """Prepare an entry, and find the range of sizes that it lies in."""
+        operands, kin = entry.operands, entry.kin
+        assert operands is not None and kin is not None
+        with _building:
+            if self.within(entry):
+                return
+        call, why, size, like = *_prepare(entry, self.settings), operands.size(kin.axis), operands.kin(kin.axis)
+        made = ranges.only(entry, kin.axis, size)
+        try:
+            made = ranges.around(entry, operands, kin.axis, call, why, self.settings.own)
+        except Exception as error:
+            _failed(entry, error)
+        with _building:  # what is decided already, or about to be, stays as it is: a product's bits change once
+            for one in self.entries.every():
+                if one is entry or one.op != entry.op or one.operands is None or one.operands.kin(kin.axis) != like:
+                    continue
+                size = one.operands.size(kin.axis)
+                decided = one.call is not None or (one.job is not None and one.job.begun)
+                if decided and made.first <= size <= made.last and not kin.find(size):
+                    kin.ranges.append(ranges.only(one, kin.axis, size))
+            kin.ranges.append(made)
+
+    def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
+        """Count products of a size that the bridge took by a range."""
+        first = found.entry
+        entry = Entry(first.op, first.operands.at(found.axis, size).text(), first.layout, first.device, (), first.activation)
+        entry.call, entry.eligible, entry.taken = found.call, True, count
+        super().drop([entry])
+
     def collect(self, forget: bool = False) -> None:
         """Add what the bridge has counted; with ``forget`` it decides nothing more of what it was told."""
         native = bridge.library()
@@ -168,6 +236,12 @@ class Products(CountedProducts[Entry]):
         if forget:
             self._settled = set()  # before the verdicts are unknown: what is settled from then on must be found here
             self.state.forget()
+        idle = [at for at, (its, one) in _covering.items() if forget and its is self and bridge.is_idle(one.native)]
+        for at, size, count in bridge.counted():
+            its, one = _covering[at]
+            its.counted_in(one, size, count)
+        for at in idle:
+            del _covering[at]
         for entry in list(settled):
             entry.left += bridge.drained(entry.counter)
             if entry.taking is not None:
@@ -176,7 +250,7 @@ class Products(CountedProducts[Entry]):
                     _leaving.append(entry.taking)
                     entry.taking = None
         if forget:
-            _leaving[:] = [taking for taking in _leaving if not native.toprung_idle(taking)]
+            _leaving[:] = [taking for taking in _leaving if not bridge.is_idle(taking)]
         self.small += self.state.drained("small")
         for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC), ("once", ONCE)):
             if count := self.state.drained(counter):
@@ -186,13 +260,21 @@ class Products(CountedProducts[Entry]):
         self.collect(forget=True)  # kinds in use enter Python once more, which keeps them in the younger generation
         super().drop(entries)
 
+    def retire(self) -> None:
+        super().retire()
+        self.kin.clear()
+
     def forget(self) -> None:
         self.collect(forget=True)
+        self.kin.clear()
         super().forget()
 
 
 _leaving: list[bridge.Taking] = []
 """Plans whose verdicts were forgotten, kept until no thread is launching them any more."""
+
+_covering: dict[int, tuple[Products, ranges.Range]] = {}
+"""Ranges that the bridge may use, by address, with the products that they are of."""
 
 now: Products | None = None
 """Products of the settings that are active; None while PyTorch's own run. Set by ``activate``."""
@@ -276,11 +358,26 @@ def multiply(
             if not job.begun:
                 if entry.counter.value:
                     entry.left += bridge.drained(entry.counter)
-                more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - entry.left - 1
+                kin = entry.kin
+                left = entry.left if kin is None else kin.left
+                more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - left - 1
+                if kin is not None and kin.job is not None and not kin.job.done.is_set():
+                    more = max(more, ranges.FEW)
                 if more > 0:  # calls before preparing pays; infinite until it is known what the first kernel took
                     entry.left += 1
-                    return products.settle(entry, bridge.LEFT, math.ceil(more)) if more < math.inf else None
-                background.begin(job)
+                    if more == math.inf:
+                        return None
+                    if kin is None:
+                        return products.settle(entry, bridge.LEFT, math.ceil(more))
+                    kin.left += 1 + math.ceil(more)
+                    return products.cover(kin, math.ceil(more))
+                with _building:
+                    if products.within(entry):
+                        job.done.set()
+                    else:
+                        if kin is not None:
+                            kin.job = job
+                        background.begin(job)
             # take over what has been prepared; wait for it where the result must not depend on time
             if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
                 entry.job = None
@@ -379,10 +476,19 @@ def _new(
         apart = None
         if bias is not None and bias is not result:
             apart = bias.expand(shape).stride()
-        work = functools.partial(_prepare, entry, settings, *views, c, added, apart)
-        entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
-    products.entries.keep(key, entry)
-    return entry
+        entry.operands = ranges.Operands(*views, c, added, apart, activation, How(op, settings.precision, settings.own))
+        if not products.within(entry):
+            native = bridge.library()
+            work: Callable[[], object] = functools.partial(_prepare, entry, settings)
+            if native is not None and (axis := native.toprung_axis()) >= 0:
+                entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis))
+                work = functools.partial(products.range_of, entry)
+            entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
+    with _building:  # another thread may have met it meanwhile: one of two entries would lose its counts
+        found = products.entries[key]
+        if found is None:
+            products.entries.keep(key, entry)
+    return found or entry
 
 
 def _unfit(settings: Settings, op: str, a: Any, b: Any, bias: Any, result: Any, shape: tuple[int, ...]) -> str:
@@ -452,32 +558,34 @@ def lie(tensor: Any) -> str:
     return "T" if tensor.stride(-2) == 1 else "S"
 
 
-def _prepare(
-    entry: Entry, settings: Settings, a: View, b: View, c: View, beta: float, bias: tuple[int, ...] | None = None
-) -> None:  # fmt: skip
-    """Select, compile and load what computes a product, or note why PyTorch's own is better.
+def _failed(entry: Entry, error: Exception) -> None:
+    """Note why a product is PyTorch's."""
+    entry.why = f"{type(error).__name__}: {error}"
+    if not isinstance(error, ToprungError):  # a fault of ours, which PyTorch's users need not suffer from, but should see
+        try:
+            warnings.warn(f"toprung leaves {entry.op} {entry.problem} to PyTorch: {entry.why}", RuntimeWarning, stacklevel=3)
+        except RuntimeWarning:  # made an error, which must not end the thread that prepares kernels
+            traceback.print_exc()
 
-    ``bias``: strides, in the result's shape, of what is added and is not the result; None if there is nothing.
-    """
-    how = How(entry.op, settings.precision, settings.own)
+
+def _prepare(entry: Entry, settings: Settings) -> tuple[Call | None, str]:
+    """Select, compile and load what computes a product, or note why PyTorch's own is better; return both."""
+    assert entry.operands is not None
+    a, b, c, beta, bias, activation, how = entry.operands
     try:
         call = decided(1.0, a, b, beta, c, how)
         why = "" if settings.own else slower(call, "PyTorch's own")
         together = None
         if not why and bias is not None and len(bias) == len(c.shape):
-            together = fused(call, bias, entry.activation, a, b, c, how)
+            together = fused(call, bias, activation, a, b, c, how)
         entry.fused, call = together is not None, together or call
     except Exception as error:
-        entry.why = f"{type(error).__name__}: {error}"
-        if not isinstance(error, ToprungError):  # a fault of ours, which PyTorch's users need not suffer from, but should see
-            try:
-                warnings.warn(f"toprung leaves {entry.op} {entry.problem} to PyTorch: {entry.why}", RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # made an error, which must not end the thread that prepares kernels
-                traceback.print_exc()
-        return
+        _failed(entry, error)
+        return None, entry.why
     entry.why = why
     if not why:
         entry.call = call
+    return call, why
 
 
 def gpus() -> int:
@@ -496,7 +604,7 @@ COMMON = (
 
 _built: set[tuple[int, Settings]] = set()
 in_child(_built.clear)
-_building = renewed(threading.Lock())
+_building = renewed(threading.RLock())
 
 
 def common(number: int, settings: Settings) -> None:
@@ -516,7 +624,8 @@ def common(number: int, settings: Settings) -> None:
                 for m, n, turned in ((rows, depth, turned_a), (depth, cols, turned_b), (rows, cols, False))
             )
             entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
-            work = functools.partial(_prepare, entry, settings, a, b, c, 0.0)
+            entry.operands = ranges.Operands(a, b, c, 0.0, None, "", How("mm", settings.precision, settings.own))
+            work = functools.partial(_prepare, entry, settings)
             job = background.Job(work, f"the kernel of mm {rows}×{cols}×{depth} on cuda:{number}")
             background.begin(job, background.LATER)
 

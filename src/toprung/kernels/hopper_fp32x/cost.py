@@ -39,6 +39,8 @@ from toprung.kernels.split_k import slice_depth, whole_slices
 
 BEFOREHAND, FLIGHT, PRESPLIT = (SimpleNamespace(**cost_model.fitted("fp32x")[form]) for form in ("beforehand", "in_flight", "one"))
 """Numbers of the models: both operands split beforehand, in flight, and B alone beforehand; ``means`` in the file explains each."""
+BEFOREHAND.tiles, FLIGHT.times = np.array(BEFOREHAND.tiles), np.array(FLIGHT.times)
+PRESPLIT.times = {size: np.array(times) for size, times in PRESPLIT.times.items()}
 
 WEIGHED = (
     Fp32xConfig(STAGES=4),
@@ -104,9 +106,11 @@ class Columns(NamedTuple):
 
     def found(self) -> list[Fp32xConfig]:
         """Return the configurations that are weighed."""
-        found, parts = self.configs, self.k_parts.tolist()
-        which = [i for i, kept in enumerate(self.kept.tolist()) if kept]
-        return [one if parts[i] == (one := found[i]).k_parts else replace(one, k_parts=parts[i]) for i in which]
+        found = []
+        for one, parts, kept in zip(self.configs, self.k_parts.tolist(), self.kept.tolist(), strict=True):
+            if kept:
+                found.append(one if parts == one.k_parts else replace(one, k_parts=parts))
+        return found
 
 
 @functools.lru_cache(1024)
@@ -182,7 +186,7 @@ def product_time(desc: GemmDesc, c: Columns) -> Column:
     """Return the seconds of the second launch beyond its start, and all of the third."""
     p, results, split = BEFOREHAND, desc.M * desc.N * desc.batch, c.k_parts > 1
     depth = np.where(split, slice_depth(desc.K, CHUNK, c.k_parts), desc.K)
-    tile = np.array(p.tiles)[c.block] * depth + p.tail * c.BM * c.BN
+    tile = p.tiles[c.block] * depth + p.tail * c.BM * c.BN
     multiply = np.maximum(waves(desc, c) * tile, 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE)
     odd = p.odd * results / c.units * (desc.widths[2] == 1)
     return multiply + np.where(split, p.launch + 4 * (c.k_parts + 1) * results / p.reduce_rate, odd)
@@ -259,7 +263,7 @@ def fits(c: Columns, count: Column) -> Column:
 
 def times(c: Columns, align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32") -> Column:
     """Return the seconds of a k-block of 32 and of a tile, by the types of the operands and the words that they are aligned to."""
-    chunk, tile = np.array(FLIGHT.times)[c.block].T
+    chunk, tile = FLIGHT.times[c.block].T
     share, wider = FLIGHT.shares[f"{type_a} {type_b}"]
     more_a, more_b = ELEMENT_BYTES[type_a] / 16 * (1 / align_a - 1 / 4), ELEMENT_BYTES[type_b] / 16 * (1 / align_b - 1 / 4)
     return np.array([chunk * share * (c.BN / 64) ** wider + FLIGHT.copy * (c.BM * more_a + c.BN * more_b), tile])
@@ -360,7 +364,7 @@ def split_seconds(desc: GemmDesc, c: Columns) -> tuple[Column, float]:
 def presplit_seconds(desc: GemmDesc, c: Columns) -> Column:
     """Return the predicted seconds of a product whose B is split."""
     size = ELEMENT_BYTES[desc.type_a]
-    chunk, tile = np.array(PRESPLIT.times[str(size)])[c.block].T
+    chunk, tile = PRESPLIT.times[str(size)][c.block].T
     chunk += FLIGHT.copy * c.BM * (size / 16) * (1 / aligned(desc)[0] - 1 / 4)
     turns = -(-tiles(desc, c) * c.SLICES // c.at_once)
     work = turns * (-(-ceil(desc.K, CHUNK) // c.SLICES) * chunk + tile)

@@ -16,7 +16,7 @@ from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, B, C, Handle, Kerne
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels import blocks
+from toprung.kernels import blocks, cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
@@ -68,18 +68,15 @@ SAVED = 128
 LEAST = 1 << 20
 """Results of C from which on blocks of 128×128 are worth trying."""
 
-LEAST_SHALLOW = 20
-"""Least K of what is taken unmeasured. By six checks of an H100 (seeds 223 to 277) what the model takes from here to 47 is the
-fastest or within 2 %, and below it now and then takes a tenth more."""
+_FITTED = cost_model.fitted("blocks")["stream_k"]
+LEAST_SHALLOW, EFFICIENCY, PEAK_SHARE = (_FITTED[name] for name in ("least_shallow", "efficiency", "peak_share"))
+"""Least K of what is taken unmeasured, and shares of the lanes and of the peak, as ``models/blocks.json`` explains them."""
 
-EFFICIENCY, PER_UNIT = 0.95, 2
-"""Share of the lanes' multiply-adds with which checks of seeds 263 to 281 choose well by the block model; work-groups on an SM."""
+PER_UNIT = 2
+"""Work-groups on an SM."""
 
 SPACE: Axes = {"BK": (16, 8), "ORDER": (1, 0), "INDEX32": (1, 0), "GROUP_M": (8, 4, 16)}
 FIRST = {name: values[0] for name, values in SPACE.items()}
-
-PEAK_SHARE = 0.76
-"""Share of the fp32 peak that it should reach: rung 17 of turing did at 4096, through OpenCL."""
 
 
 class StreamK(RecordFamily[TileConfig]):

@@ -1,0 +1,117 @@
+"""Forms: the words of a plan as functions of one size of its product, found from plans of several sizes.
+
+Kernels do not depend on sizes, so plans of the same configuration differ in a few words: grids, sizes, strides, bytes of scratch
+memory. Each follows one formula, ``Form``, with constants that are solved for. Nothing here knows what a word means.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.int64]
+
+NO_LIMIT = 2**63 - 1
+SIDES = np.arange(8, 513, 8)
+"""Divisors of a size alone: sides of tiles."""
+ROUNDED = (1, 64, 128, 256, 512)
+"""Divisors of a multiple of a size: threads of a block, and what scratch memory is rounded up to."""
+DRAWN = 4
+"""Random sizes that forms are found from; at twice as many others the plan must be what they say."""
+MOST = 32
+"""Plans that are made at most to tell possible forms apart."""
+
+
+class Form(NamedTuple):
+    """A word that is min(limit, base + step · ⌈times · size / divisor⌉)."""
+
+    word: int
+    base: int
+    step: int
+    times: int
+    divisor: int
+    limit: int
+
+    def at(self, sizes: Words) -> Words:
+        """Return the word for each size."""
+        return np.minimum(self.limit, self.base + self.step * -(-self.times * sizes // self.divisor))
+
+
+class Fitted(NamedTuple):
+    """A plan for all sizes from ``first`` to ``last``: its words, and the forms of those that differ."""
+
+    first: int
+    last: int
+    words: Words
+    forms: tuple[Form, ...]
+
+    def at(self, size: int) -> Words:
+        """Return the words of the plan of a size."""
+        made = self.words.copy()
+        for form in self.forms:
+            made[form.word] = form.at(np.array([size]))[0]
+        return made
+
+
+def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random) -> Fitted | None:
+    """Return the plan for all sizes of a range; None if a word follows no form, or there is no plan of a size.
+
+    Plans are made where the forms that are possible so far differ, until all of them agree at every size. So no other form is
+    right; that a word follows one at all is checked at random sizes.
+
+    Parameters
+    ----------
+    plan : function that returns the words of a size's plan; None if there is none
+    drawn : draws sizes to begin with, and to check
+    """
+    every, known = np.arange(first, last + 1), dict[int, Words]()
+    wanted = {first, last, (first + last) // 2, *drawn.choices(range(first, last + 1), k=DRAWN)}
+    found: list[Form] = []
+    while wanted and len(known) < MOST:
+        for size in wanted:
+            if (words := plan(size)) is None or len(words) != len(next(iter(known.values()), words)):
+                return None
+            known[size] = words
+        sizes = np.array(sorted(known))
+        table = np.array([known[size] for size in sizes.tolist()])
+        found, wanted = [], set()
+        for word in np.flatnonzero((table != table[0]).any(axis=0)).tolist():
+            if not (forms := possible(word, sizes, table[:, word])):
+                return None
+            values = np.array([form.at(every) for form in forms])
+            differ = (values != values[0]).sum(axis=0)
+            if differ.any():
+                half = np.abs(2 * differ - len(forms)) + len(forms) * (differ == 0)
+                wanted = {int(every[np.argmin(half)])}  # it tells half of them from the others
+                break
+            found.append(forms[0])
+    if wanted:
+        return None
+    made = Fitted(first, last, table[0], tuple(found))
+    checks = drawn.choices(range(first, last + 1), k=2 * DRAWN)
+    return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in checks) else None
+
+
+def possible(word: int, sizes: Words, values: Words) -> list[Form]:
+    """Return forms that have these values at these sizes, which are sorted."""
+    found = []
+    for limit in dict.fromkeys((NO_LIMIT, int(values.max()))):
+        below = values < limit
+        n, v = sizes[below], values[below]
+        if len(n) < 2 or not (step := int(np.gcd.reduce(np.diff(v)))) or v[0] == v[-1]:
+            continue
+        rises, wide = (v[-1] - v[0]) // step, n[-1] - n[0]
+        pairs = [(1, divisor) for divisor in SIDES.tolist()]
+        for divisor in ROUNDED:  # the factors with which the last value is as far from the first
+            pairs += [(p, divisor) for p in range(max(1, divisor * (rises - 1) // wide), divisor * (rises + 1) // wide + 2)]
+        times, divisors = np.array(pairs).T[:, :, None]
+        steps = step * -(-times * sizes // divisors)
+        base = values[0] - steps[:, :1]
+        for i in np.flatnonzero((np.minimum(limit, base + steps) == values).all(axis=1)).tolist():
+            factor, divisor = pairs[i]
+            found.append(Form(word, int(base[i, 0]), step, int(factor), divisor, limit))
+    return found

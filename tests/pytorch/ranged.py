@@ -1,0 +1,209 @@
+"""Products of sizes inside a known range, which the bridge starts without Python; a program of test_taken.py.
+
+Python's decisions are those for an H200. Kernels are the stand-in's: they compute nothing and write their first arguments down.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import golden
+import toprung.torch
+from stand_in import kernel, log, resident
+from test_bridge import frames
+from toprung.arrays.torch import adapter
+from toprung.backends import native_plan
+from toprung.backends.base import Source
+from toprung.backends.cuda import CUDASession
+from toprung.blas.operands import How, View
+from toprung.blas.product import OnDevice
+from toprung.execute.executor import executor_of
+from toprung.torch import bridge, products, ranges
+
+ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",)}
+NATIVE = bridge.loaded(Path(sys.argv[1]))
+assert NATIVE is not None
+bridge.library = lambda: NATIVE
+FUNCTIONS: dict[str, int] = {}
+
+
+class Session(golden.Recorder, CUDASession):
+    """A session of an H200 whose kernels are the stand-in's, and write their first ten arguments down."""
+
+    _can_overlap = False
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        name = f"{source.kernel} {source.defines_text()}"
+        if name not in FUNCTIONS:
+            FUNCTIONS[name] = kernel(source.kernel, 8, 8, 8, 4, 4, 8, 4, 4, 4, 4)
+        return SimpleNamespace(source=source, function=FUNCTIONS[name], dynamic=0, largest=1024)
+
+    def download(self, buffer: Any, array: Any) -> None:
+        array[:] = 0
+
+
+SESSION = Session(golden.devices()["h200-cuda"])
+
+
+def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> OnDevice:
+    made = executor_of(SESSION).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
+    return OnDevice(made, a, b, c, how)
+
+
+products.decided = decided  # type: ignore[assignment]
+products.started = lambda entry, call, a, *more: a.new_empty(entry.shape)  # Python's own launches are of no interest
+adapter.queue = lambda thing, home: None  # type: ignore[method-assign]
+
+B = torch.rand(1024, 1024)
+W = {size: torch.rand(size, 1024) for size in range(1, 1100)}
+
+
+def mm(size: int) -> torch.Tensor:
+    return torch.mm(W[size], B.T)
+
+
+def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[ranges.Range]:
+    """Have products of these sizes run, wait for what Python prepares, and return the ranges that it knows then."""
+    products.forget()
+    toprung.torch.enable(**{**ON, **more})
+    for size in sizes:
+        make(size)
+        assert toprung.torch.wait()
+    make(sizes[-1])  # takes over what was prepared
+    log()
+    return [one for kin in products.now.kin.values() for one in kin.ranges]  # type: ignore[union-attr]
+
+
+def lines() -> list[str]:
+    """Return what was launched, without addresses."""
+    return [" | ".join("" if re.fullmatch("[0-9a-f]{9,}", word) else word for word in line.split(" | ")) for line in log()]
+
+
+def of_python(found: ranges.Range, size: int) -> list[str]:
+    """Return what Python's plan of a size asks of the driver, as ``lines``."""
+    plan = native_plan.NativePlan(NATIVE, SESSION, found.at(size).executable.plan)
+    at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
+    assert NATIVE.toprung_launch(plan.handle, at, 1.0, 0.0, None) == 0
+    return lines()
+
+
+def sizes_inside_a_range_enter_no_python() -> None:
+    *_, found = prepared(mm, 600, 610, 620)
+    assert found.first == 513 and found.last == 1024 and found.call is not None
+    for size in (513, 1024, 700, 777, 640, 641):
+        made: list[torch.Tensor] = []
+        assert frames(lambda size=size, made=made: made.append(mm(size))) == []  # type: ignore[misc]
+        assert made[0].shape == (size, 1024) and lines() == of_python(found, size)
+        assert frames(lambda size=size: mm(size)) == [] and lines()  # type: ignore[misc]
+    rows = {row.problem: row for row in toprung.torch.report().rows}
+    row, first = rows["777×1024×1024"], rows["620×1024×1024"]
+    assert row.taken == 2 and (row.kernel, row.path, row.layout, row.op) == (first.kernel, first.path, "NT", "mm")
+
+
+def sizes_outside_are_pythons() -> None:
+    *_, found = prepared(mm, 600, 610, 620)
+    for size in (found.first - 1, found.last + 1):
+        assert frames(lambda size=size: mm(size)) and log() == []  # type: ignore[misc]
+
+
+def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
+    before = products.slower, ranges.not_faster
+    products.slower = lambda call, theirs: "as fast"
+    ranges.not_faster = lambda *more: "as fast"
+    make = lambda n: torch.mm(W[n], B[:, :100])  # noqa: E731
+    *_, found = prepared(make, 600, 610, 620, 621, own=False)
+    assert found.call is None and (found.first, found.last, found.why) == (513, 1024, "as fast")
+    for size in (513, 1024, 700):
+        assert frames(lambda size=size: make(size)) == [] and log() == []  # type: ignore[misc]
+    products.slower, ranges.not_faster = before
+
+
+def what_was_decided_before_stays_as_it_was() -> None:
+    make = lambda n: torch.mm(W[n], B[:, :512])  # noqa: E731
+    found = prepared(make, 600, 610, 620, 630)
+    *decided, whole = [(one.first, one.last) for one in found]
+    assert decided == [(600, 600), (610, 610)] and whole[0] <= 600 and 630 <= whole[1]
+    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
+    for size, first in ((600, 625), (610, 627)):  # as if the bridge had no more room for what it knew
+        products.now.collect(forget=True)  # type: ignore[union-attr]
+        assert frames(lambda n=first: make(n)) and frames(lambda n=first + 1: make(n)) == []  # type: ignore[misc]
+        assert frames(lambda size=size: make(size)) and kin.find(size).call is None  # type: ignore[misc,union-attr]
+
+
+def batches_sums_and_biases_have_ranges_too() -> None:
+    x, bias = torch.rand(1024), torch.rand(1100, 256)
+    cases: dict[str, Callable[[int], Any]] = {
+        "rows, bias": lambda n: torch.addmm(x, W[n], B.T),
+        "depth": lambda n: torch.mm(W[n].T, torch.rand(n, 256)),
+        "batch": lambda n: torch.bmm(torch.rand(n, 64, 64), torch.rand(n, 64, 64)),
+        "rows of a batch": lambda n: torch.bmm(torch.rand(4, n, 64), torch.rand(4, 64, 64)),
+        "bias of rows": lambda n: torch.addmm(bias[:n], W[n], B[:, :256]),
+    }
+    for name, make in cases.items():
+        found = prepared(make, 600, 610, 620)
+        assert found and found[-1].call is not None, name
+        for size in (found[-1].first, found[-1].last, 619):
+            assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
+
+
+def threads_lose_no_product_while_ranges_come_and_go() -> None:
+    make = lambda n: torch.mm(W[n], B[:, :72])  # noqa: E731
+    found = prepared(make, 600, 610, 620)[-1]
+    before, inside = toprung.torch.report().taken, range(621, found.last + 1)
+    sizes = [random.Random(seed % 2).choices(inside, k=300) for seed in range(4)]
+    several = [threading.Thread(target=lambda some=some: [make(n) for n in some]) for some in sizes]
+    for one in several:
+        one.start()
+    for one in several:
+        one.join()
+    assert toprung.torch.report().taken == before + 1200
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            make(random.choice(inside))
+
+    several = [threading.Thread(target=work) for _ in range(4)]
+    for one in several:
+        one.start()
+    for cols in range(76, 92, 4):
+        other = lambda n, cols=cols: torch.mm(W[n], B[:, :cols])  # noqa: E731
+        prepared(other, 600, 610, 620)
+        for n in inside:
+            other(n)
+        toprung.torch.disable()
+    stop.set()
+    for one in several:
+        one.join()
+    products.forget()
+    products.forget()
+    assert products._covering == {}
+
+
+def many_sizes_hold_nothing() -> None:
+    before = 0
+    for step in range(1, 7):
+        make = lambda n, cols=8 * step: torch.mm(W[n], B[:, :cols])  # noqa: E731
+        found = prepared(make, 600, 610, 620)[-1]
+        for size in range(found.first, found.last + 1):
+            make(size)
+        products.forget()
+        before = resident() if step == 3 else before
+    assert resident() - before < 8e6
+
+
+if __name__ == "__main__":
+    for name, one in list(globals().items()):
+        if callable(one) and getattr(one, "__module__", "") == "__main__" and "_" in name and name not in ("of_python",):
+            one()
+            print(name)
