@@ -34,8 +34,9 @@ from toprung.kernels.skinny_model import (
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.tile import Tile
 
-ONE_CHAIN = 64
-"""Products that a work-item adds up in one chain of multiply-adds; more are folded every 32, which takes registers."""
+ONE_CHAIN, CPU_CHAIN = 64, 32
+"""Products that a work-item of a GPU, and of a CPU, adds up in one chain of multiply-adds. More are folded every 32, which takes
+registers."""
 HELD = 512
 """Work-items that an SM must have registers for, 128 each; half of them where 16 sums and their chains need more."""
 
@@ -190,7 +191,7 @@ def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:
     of an iteration before it waits for one. Left alone it saves registers, and waits for them one after the other.
     """
     mine = slice_depth(desc.skinny.depth, iteration_depth(config.tile), config.slices) // config.tile.DN
-    more = {FOLD.name: 1} if mine > ONE_CHAIN else {}
+    more = {FOLD.name: 1} if mine > (ONE_CHAIN if device.kind == "gpu" else CPU_CHAIN) else {}
     if device.kind == "gpu":
         crowded = dict(config.options)["SMALL"] == FEW and more
         held = HELD // 2 if crowded else HELD
