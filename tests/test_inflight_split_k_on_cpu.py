@@ -18,6 +18,7 @@ from toprung.kernels.hopper_fp32x import launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
 from toprung.kernels.hopper_fp32x.cost import SHORTEST, parts_columns
 from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
+from toprung.kernels.hopper_fp32x.sizes import depth_of
 
 H200 = golden.devices()["h200-cuda"]
 SMALL = in_flight(1, 32, 5, GROUP=2, k_parts=3)
@@ -134,8 +135,8 @@ def test_no_part_that_is_weighed_is_empty_or_short() -> None:
         for M, N in ((256, 256), (40, 1000), (1405, 399)):
             desc = GemmDesc(M, N, K)
             for config in parts_columns(desc, 132).found():
-                assert config.k_parts > 1 and (config.k_parts - 1) * config.depth(K) < K, (desc, config)
-                assert config.depth(K) >= SHORTEST, (desc, config)
+                assert config.k_parts > 1 and (config.k_parts - 1) * depth_of(K, config.k_parts) < K, (desc, config)
+                assert depth_of(K, config.k_parts) >= SHORTEST, (desc, config)
                 assert config == in_flight(k_parts=2).decode(**{name: dict(what) for name, what in config.encode().items()})
     for desc in (GemmDesc(256, 256, 511), GemmDesc(256, 256, 4096, 2, stride_c=65536)):
         assert parts_columns(desc, 132).found() == []
@@ -150,7 +151,7 @@ def test_parts_follow_the_sizes_they_are_adapted_to() -> None:
         (GemmDesc(256, 256, 600), 2),
     ):
         found = FAMILY.adapt(H200, desc, config, measured, desc == measured)
-        assert isinstance(found, Fp32xConfig) and found.k_parts == parts and (parts - 1) * found.depth(desc.K) < desc.K
+        assert isinstance(found, Fp32xConfig) and found.k_parts == parts and (parts - 1) * depth_of(desc.K, parts) < desc.K
     assert isinstance(FAMILY.adapt(H200, GemmDesc(4096, 4096, 4096), config, measured, False), str)
     assert isinstance(FAMILY.adapt(H200, GemmDesc(256, 256, 500), config, measured, False), str)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toprung import forks
 from toprung.backends.base import Session, Source
-from toprung.backends.plan import KernelLaunch, Plan, Run
+from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
@@ -230,10 +230,6 @@ class Launches:
     def accepts(self, packed: Any) -> bool:
         """Return True if ``prepacked`` launches take ``packed``, a B that was split beforehand."""
         return self.packed is not None and packed is not None and not packed.refused(self.session, self.call)
-
-    def scale_by(self, scales: Sequence[KernelLaunch]) -> None:
-        """Have these launches take the place of all others where α is 0."""
-        self.plan = replace(self.plan, scales=scales)
 
 
 def address(thing: Any) -> int:

@@ -22,7 +22,7 @@ from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: 32}, {512: 64, LARGEST: 256}
-"""Longest K with the products of a chain, and on a CPU: OpenBLAS's chains have 320 and more, half as many where K is little more."""
+"""Longest K with the products of a chain; and on a CPU, where OpenBLAS has 320 and more, fewer where K is just above."""
 ONE_CHAIN = 2048
 """K of a launch of a kernel whose sums are one chain of multiply-adds."""
 CHAINED_SUMS = 64
@@ -155,6 +155,15 @@ def too_wide(desc: GemmDesc, tile: Tile) -> str:
 def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
     """Return the floats of an access to C, or to the slices of it: no more than a work-item's piece."""
     return min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
+
+
+def product_options(desc: GemmDesc, tile: Tile) -> dict[str, int]:
+    """Return the switches that follow from a product and a tile."""
+    chain = chain_of(desc, tile)
+    return {
+        "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": width_of_c(desc, tile, tile.SPLIT_K or 1),
+        "INDEX32": int(desc.index32), "CHAIN": shortest_chain(desc.K, tile) if chain is None else chain,
+    }  # fmt: skip
 
 
 def layout_options(desc: GemmDesc, tile: Tile, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:

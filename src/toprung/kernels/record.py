@@ -177,25 +177,16 @@ class KernelRecord:
 
 @dataclass(frozen=True, eq=False)
 class LibraryKernel(KernelRecord):
-    """The record of a kernel of a family: ``source`` is its file, ``routine`` the name of the function in it.
+    """The record of a kernel of a family: ``source`` is its file, ``routine`` the name of the function in it."""
 
-    Attributes
-    ----------
-    family : name of the family's folder
-    """
-
-    family: str = ""
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
     def name(self) -> str:
-        # name of the kernel in messages: `skinny/rows`
-        return f"{self.family}/{self.stem}" if self.family else self.stem
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
+        # `skinny/rows`; `tiled` for a folder's only kernel
+        folder, stem = self.source.parent.name, self.source.stem
+        return stem if stem == folder else f"{folder}/{stem}"
 
     @functools.lru_cache(1 << 14)  # noqa: B019  # records live as long as the process
     def allows(self, tile: Tile, options: Switches, device: Device) -> bool:
@@ -313,6 +304,11 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
         record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix], title=title,
         file=str(record.source),
     )  # fmt: skip
+
+
+def joined(folder: Path, *names: str) -> str:
+    """Return files one after the other with their includes in place; names are relative to ``folder``."""
+    return with_includes("".join(f'#include "{name}"\n' for name in names), folder)
 
 
 def with_includes(text: str, folder: Path) -> str:

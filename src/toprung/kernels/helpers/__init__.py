@@ -26,8 +26,6 @@ ADD = LibraryKernel(
         Switch("TIGHT", "C lies as a slice does, without gaps"),
         Switch("INDEX32", "places in C are counted with 32 bits"),
     ),
-    family="helpers",
-    stem="add",
     source=HERE / "add.cl",
     routine="add",
 )
@@ -37,8 +35,6 @@ SCALE = LibraryKernel(
     idea="β·C alone",
     expects="the speed of memory",
     tiles={"gpu": (Tile(BM=1, BN=128), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
-    family="helpers",
-    stem="scale",
     source=HERE / "scale.cl",
     routine="scale",
 )
@@ -52,8 +48,6 @@ MOVE = LibraryKernel(
     expects="the speed of memory where both sides run along their columns",
     tiles={"gpu": (Tile(BM=1, BN=256), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
     switches=(Switch("ACTIVATION", "a function that each element goes through", values=(0, *ACTIVATIONS.values())),),
-    family="helpers",
-    stem="move",
     source=HERE / "move.cl",
     routine="move",
 )

@@ -11,7 +11,6 @@ from toprung import forks
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import Axes, FieldsConfig, parameter
-from toprung.kernels.split_k import slice_depth
 
 CHUNK = 32
 """Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes, as are 32 of fp32."""
@@ -142,10 +141,6 @@ class Fp32xConfig(FieldsConfig):
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
             "ALIGN_B": align_b, "SPARE_BYTES": self.spare_bytes, "SPIN_LIMIT": SPIN_LIMIT,
         }  # fmt: skip
-
-    def depth(self, K: int) -> int:
-        """Return the length of a part of K, a multiple of 32 or all of K; the last one may be shorter."""
-        return K if self.k_parts == 1 else slice_depth(K, CHUNK, self.k_parts)
 
     def refused(self) -> str:
         if (self.CONSUMERS, self.BN) not in BLOCKS[self.split]:

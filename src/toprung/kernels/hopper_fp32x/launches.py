@@ -263,7 +263,7 @@ class InflightLaunches(Launches):
                 Map(of_b.slot, 0, rows, wide, 2 * wide, (config.BN, 64), "fp16"),
             )  # fmt: skip
         elif config.k_parts > 1:  # parts are the products of a batch, each with a result of its own
-            depth, batch, ldc = config.depth(desc.K), config.k_parts, padded(desc.N)
+            depth, batch, ldc = depth_of(desc.K, config.k_parts), config.k_parts, padded(desc.N)
             on_a, on_b = depth * (desc.lda if desc.trans_a else 1), depth * (1 if desc.trans_b else desc.ldb)
             strides, to = (on_a, on_b, desc.M * ldc), (Address(WORKSPACE), MULTIPLIES, np.float32(0.0))
             nbytes, kernel = 4 * batch * desc.M * ldc, kernel_of(session, reduce_source(**epilogues.defines(self.epilogue)))

@@ -12,14 +12,13 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.hopper import HOPPER, ceil
 from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, ONE, PRESPLIT, TYPES, Fp32xConfig, aligned
-from toprung.kernels.record import with_includes
+from toprung.kernels.record import joined
 
 FOLDER = Path(__file__).parent
-INCLUDE = FOLDER.parent / "include"
-HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
+HEADERS = (*(f"../include/{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), "terms.cuh")
 PARTS = ("slices.cuh", "three_products.cuh", "guard.cuh", "plain.cuh")
 """Headers of ``fp32x.cu``, after ``HEADERS``; a rung of the ladder has its own source in place of one."""
-CUT_SHARES: dict[str, float] = json.loads((INCLUDE / "truncation.json").read_text("utf-8"))
+CUT_SHARES: dict[str, float] = json.loads((FOLDER.parent / "include/truncation.json").read_text("utf-8"))
 """Share of a sum that an architecture's Tensor Cores cut, as ``toprung probe`` read it; truncation.cuh has the default."""
 UNIT: dict[str, float] = {"ARCH_SPECIFIC": 1, **({"CUT_SHARE": CUT_SHARES[HOPPER]} if HOPPER in CUT_SHARES else {})}
 """Macros for the architecture that these kernels are compiled for."""
@@ -34,8 +33,7 @@ PATCH_BYTES = SPLIT_THREADS * 144
 
 def source(kernel: str, defines: Mapping[str, int], *files: str, family: str = "fp32x", title: str = "") -> Source:
     """Return the source in files of this folder, behind the common headers: by default the kernel's own."""
-    every = (*HEADERS, *(FOLDER / name for name in files or (f"{kernel}.cu",)))
-    text = "\n".join(f'#line 1 "{one.name}"\n{with_includes(one.read_text("utf-8"), one.parent)}' for one in every)
+    text = joined(FOLDER, *HEADERS, *(files or (f"{kernel}.cu",)))
     return Source(f"hopper_{family}/{kernel}", text, kernel, {**UNIT, **defines}, "cuda", title=f"{family}_{title or kernel}")
 
 
@@ -54,8 +52,9 @@ def product_source(
         file, size = "grouped", f"group_{size}"
     elif config.k_parts > 1:
         family, defines = "inflight_split_k", {**defines, "IN_PARTS": 1}
-    text = with_includes(f'#include "{file}.cu"\n', FOLDER)
-    return Source(f"hopper_{family}/inflight", text, "inflight", {**UNIT, **defines}, "cuda", title=f"{family}_{size}")
+    return Source(
+        f"hopper_{family}/inflight", joined(FOLDER, f"{file}.cu"), "inflight", {**UNIT, **defines}, "cuda", title=f"{family}_{size}"
+    )
 
 
 def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, **more: int) -> Source:

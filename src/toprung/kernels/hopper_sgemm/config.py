@@ -10,7 +10,7 @@ from typing import ClassVar
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.base import FieldsConfig, parameter
 from toprung.kernels.hopper import ceil
-from toprung.kernels.record import with_includes
+from toprung.kernels.record import joined
 from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
@@ -149,13 +149,12 @@ def product_source(variant: SgemmConfig, **more: int) -> Source:
     copies = bool(more.get("COPY_A") or more.get("COPY_B"))
     headers = ["../include/hopper.cuh", *["../include/hopper_rs.cuh"] * copies, "../include/epilogue.cuh"]
     headers += ["ffma.cuh", "share.cuh", "turn.cuh", *["copies.cuh"] * copies, "ffma.cu"]
-    text = "".join(f'#include "{name}"\n' for name in headers)
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
     title = f"hopper_sgemm_{variant.BM}x{variant.BN}x{variant.BK}"
-    return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda", title=title)
+    return Source("hopper_sgemm/ffma", joined(FOLDER, *headers), "ffma", defines, "cuda", title=title)
 
 
 def lay_source() -> Source:
     """Return the layout pass."""
-    text = '#include "../include/hopper.cuh"\n#include "lay.cu"\n'
-    return Source("hopper_sgemm/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda", title="hopper_sgemm_lay")
+    text = joined(FOLDER, "../include/hopper.cuh", "lay.cu")
+    return Source("hopper_sgemm/lay", text, "lay", {"ARCH_SPECIFIC": 1}, "cuda", title="hopper_sgemm_lay")

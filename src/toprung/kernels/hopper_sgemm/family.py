@@ -60,8 +60,6 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
     def supports(self, device: Device, desc: Desc) -> str:
         return supported(device, desc) if not desc.is_vector else "it multiplies matrices"
 
-    # selection
-
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[SgemmConfig]:
         return [select_variant(desc, device.compute_units)] if is_large(desc) else []
 
@@ -81,15 +79,11 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
         return why + (f"; {names} {'copied by threads' if config.COPY else 'laid out first'}" if names else "")
 
-    # running
-
     def compile(
         self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None = None
     ) -> Launches:  # fmt: skip
         # for each panel the layout pass, where there is something to lay out, and the product's
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
-
-    # the store
 
     def adapt(self, device: Device, desc: GemmDesc, config: SgemmConfig, measured: Desc, exact: bool) -> SgemmConfig | str:
         if reason := self.supports(device, desc):
@@ -99,8 +93,6 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
     def texts(self, backend: str) -> Iterable[str]:
         # the sources of the product, with operands copied, and of the layout pass; CUDA C++ has no prelude
         return [source.text for source in (product_source(FIRST, COPY_A=1, COPY_B=2), lay_source())]
-
-    # verification and the tuner
 
     def test_problem(self, desc: Desc, config: SgemmConfig) -> tuple[tuple[int, int, int], SgemmConfig]:
         # rows of whole vectors, as the TMA reads them: others would be laid out again first, by another binary than the product's

@@ -21,7 +21,6 @@ RECORD = LibraryKernel(
     idea="one work-item an element",
     expects="right on every device and for every shape; the others' yardstick",
     tiles={"gpu": (Tile(BM=1, BN=128), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
-    stem="plain",
     source=Path(__file__).with_name("plain.cl"),
     routine="gemm",
 )

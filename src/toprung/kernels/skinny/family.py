@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from toprung.backends.base import Session, Source
+from toprung.backends.plan import A, B
 from toprung.device import Device
+from toprung.errors import LaunchError
 from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
+from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
 from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, typed
-from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
     block_count,
@@ -55,8 +58,14 @@ class SkinnyConfig(TileConfig):
 
 
 class SkinnyFamily(RecordFamily[SkinnyConfig]):
-    """The kernels for short sides."""
+    """The kernels for short sides.
 
+    Attributes
+    ----------
+    meet : True if slices of K are blocks of a cluster, which adds them up; else a second launch does
+    """
+
+    meet: ClassVar[bool] = False
     name = "skinny"
     operand_dtypes = frozenset(ELEMENT_BYTES)
     config = SkinnyConfig()
@@ -70,8 +79,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
             return "there is nothing to multiply"
         s = desc.skinny
         return "" if s.few <= FEW and s.length >= s.few else f"no side is {FEW} or shorter"
-
-    # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
         # teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile
@@ -106,19 +113,28 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
             why += f" into {config.slices}"
         return why
 
-    # running
-
     def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
-        # one launch; where the large operand is B, the operands change places
-        config = launched(session.device, desc, config)
-        record = typed(RECORDS[config.kernel], desc.skinny)
-        return skinny_launches(session, desc, record, config, iteration_depth(config.tile))
+        s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
+        config, blocks = launched(session.device, desc, config), -(-s.length // tile.BM)
+        if blocks * c.batch > MOST_GROUPS:
+            raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
+        if slices > 1 and not self.meet:
+            down, on, stride, stride_slice = c.cols, 1, c.rows * c.cols, c.elements
+        else:
+            down, on, stride, stride_slice = c.down, c.on, c.stride, 0
+        if not s.swapped:  # few columns: the small operand's rows are the result's columns
+            down, on = on, down
+        fixed = [
+            *uints(s.length, s.few, s.depth, blocks, slice_depth(s.depth, iteration_depth(tile), slices)),
+            *longs(s.ld, s.stride_large, s.down, s.on, s.stride_small, down, on, stride, stride_slice),
+        ]
+        record, operands = typed(self.record(config), s), (B, A) if s.swapped else (A, B)
+        main = direct(session, record, config, (blocks * c.batch, slices), (tile.work_items,), fixed, operands)
+        return Launches(session, summed(session, desc, 1 if self.meet else slices, main))
 
     def sources(self, device: Device, desc: Desc, config: SkinnyConfig) -> list[Source]:
         config = launched(device, desc, config)
         return [typed(self.record(config), desc.skinny).source_for(config.tile, config.options, device)]
-
-    # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
@@ -144,8 +160,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         """Return the slices of K for a product and a tile, about as many as are wanted; 0 if there can be none."""
         return wanted
-
-    # verification and the tuner
 
     def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], SkinnyConfig]:
         s, tile = desc.skinny, config.tile

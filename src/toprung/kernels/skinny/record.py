@@ -49,8 +49,6 @@ ROWS = LibraryKernel(
         Rule("TM is a power of two", "lanes exchange halves of their sums", lambda t, d: (t.TM or 1) & ((t.TM or 1) - 1) == 0),
     ),
     switches=(SHUFFLE, FEW, FOLD, ROOM),
-    family="skinny",
-    stem="rows",
     source=Path(__file__).with_name("rows.cl"),
     routine="rows",
 )
@@ -74,13 +72,11 @@ COLUMNS = LibraryKernel(
         divides("TN", "KU", "and takes KU rows of X at a time"),
     ),
     switches=(FEW, FOLD, ROOM),
-    family="skinny",
-    stem="columns",
     source=Path(__file__).with_name("columns.cl"),
     routine="columns",
 )
 
-RECORDS = {record.stem: record for record in (ROWS, COLUMNS)}
+RECORDS = {record.source.stem: record for record in (ROWS, COLUMNS)}
 
 TYPES = tuple(ELEMENT_BYTES)
 """Types of an operand's elements, by the numbers that the kernels have for them."""

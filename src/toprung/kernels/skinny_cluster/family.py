@@ -20,8 +20,7 @@ from toprung.kernels.base import Axes, Launches, Point
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
-from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily, launched
-from toprung.kernels.skinny_launch import skinny_launches
+from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
 from toprung.kernels.skinny_model import SMALL, block_count, iteration_depth, skinny_seconds, teams
 from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices, with_slices
 from toprung.tile import Tile
@@ -41,7 +40,6 @@ def _record(kernel: str, slices: int) -> LibraryKernel:
         local_bytes=lambda tile: of.local_bytes(tile) + 4 * (SMALL[-1] * tile.BM + slices),
         needs=no_clusters,
         defines={"SLICES": slices},
-        family="skinny_cluster",
         source=Path(__file__).with_name(f"{kernel}.cl"),
     )
 
@@ -53,6 +51,7 @@ class SkinnyCluster(SkinnyFamily):
     """The kernels for short sides with slices of K in clusters."""
 
     name = "skinny_cluster"
+    meet = True
     records = (RECORDS["rows", 2], RECORDS["columns", 2])
 
     def record(self, config: SkinnyConfig) -> LibraryKernel:
@@ -85,16 +84,11 @@ class SkinnyCluster(SkinnyFamily):
             f"few for {device.compute_units} compute units, so each is a cluster of {config.slices} slices of K"
         )
 
-    # running
-
     def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
         slices, piece = config.slices, iteration_depth(config.tile)
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
-        config = launched(session.device, desc, config)
-        return skinny_launches(session, desc, record.typed(self.record(config), desc.skinny), config, piece, meet=True)
-
-    # the store
+        return super().compile(session, desc, config, epilogue)
 
     def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         return self.supports(device, desc) or super().adapt(device, desc, config, measured, exact)
@@ -102,8 +96,6 @@ class SkinnyCluster(SkinnyFamily):
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         slices = min(wanted, LARGEST)
         return slices if slices >= 2 and _fits(s, tile, slices) else 0
-
-    # verification and the tuner
 
     def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], SkinnyConfig]:
         (M, N, _), _ = super().test_problem(desc, config)

@@ -46,7 +46,6 @@ RECORD = LibraryKernel(
         GROUP_M,
         Switch("ORDER", "1: multiplications down pairs of columns; 0: row by row", values=(1, 0), searched=True),
     ),
-    stem="stream_k",
     source=HERE / "stream_k.cl",
     routine="stream_k",
 )
@@ -56,8 +55,6 @@ COLLECT = LibraryKernel(
     expects="the speed of the L2, and a launch",
     tiles={"gpu": (square(128, 16, 8, (32, 64)),)},
     switches=(Switch("VC", "floats of an access to C", values=(1, 2, 4)),),
-    family="stream_k",
-    stem="collect",
     source=HERE / "collect.cl",
     routine="collect",
 )
@@ -130,13 +127,8 @@ class StreamK(RecordFamily[TileConfig]):
         tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))
         if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
             return None
-        chain = blocks.chain_of(desc, tile)
-        options = {
-            "CHAIN": blocks.shortest_chain(desc.K, tile) if chain is None else chain,
-            "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": desc.widths[2], "INDEX32": point["INDEX32"],
-            "RESIDENT": PER_UNIT, "ORDER": point["ORDER"], "GROUP_M": point["GROUP_M"],
-        }  # fmt: skip
-        return TileConfig(tile, tuple(sorted(options.items())))
+        searched = {"RESIDENT": PER_UNIT, **{name: value for name, value in point.items() if name != "BK"}}
+        return TileConfig(tile, tuple(sorted((blocks.product_options(desc, tile) | searched).items())))
 
     def point(self, config: TileConfig) -> Point:
         options = dict(config.options)

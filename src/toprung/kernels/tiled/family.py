@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import A, B, C, First, Plan
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -43,8 +43,6 @@ class Tiled(RecordFamily[TileConfig]):
         if desc.is_vector:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
-
-    # selection
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
         # each block of the table in each number of K slices; on a CPU the kernel's own tiles
@@ -96,14 +94,10 @@ class Tiled(RecordFamily[TileConfig]):
         why = f"least by the cost model: {groups} work-groups for {device.compute_units} compute units"
         return why + (f", sums split over K into {config.slices} to have that many" if config.slices > 1 else "")
 
-    # running
-
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         return in_chains(
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
-
-    # the store
 
     def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         if desc.is_vector:
@@ -119,15 +113,10 @@ class Tiled(RecordFamily[TileConfig]):
         options = blocks.layout_options(desc, made, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
         return self.complete(device, TileConfig(made, options))
 
-    # verification and the tuner
-
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
         slices = whole_slices(depth, tile.BK or 1, min(config.slices, TEST_SLICES))
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
-
-    def source(self, device: Device, config: TileConfig) -> Source:
-        return RECORD.source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         if self.supports(device, desc):
@@ -192,14 +181,8 @@ def is_regrouped(config: TileConfig) -> bool:
 
 def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[str, int]) -> TileConfig:
     """Return a tile and the searched switches with all that follows from the product."""
-    tile = fitted(desc, tile)
-    slices = whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1)
-    vc = min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
-    options = {"TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": vc, "INDEX32": int(desc.index32)}
-    made = with_slices(tile, slices)
-    chain = blocks.chain_of(desc, made)
-    options["CHAIN"] = blocks.shortest_chain(desc.K, tile) if chain is None else chain
-    return TileConfig(made, RECORD.complete(device, (options | dict(switches)).items()))
+    made = with_slices(fitted(desc, tile), whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1))
+    return TileConfig(made, RECORD.complete(device, {**blocks.product_options(desc, made), **switches}.items()))
 
 
 def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:

@@ -31,7 +31,6 @@ RECORD = LibraryKernel(
         RESIDENT,
         GROUP_M,
     ),
-    stem="tiled",
     source=Path(__file__).with_name("tiled.cl"),
     routine="gemm",
 )  # fmt: skip

@@ -54,7 +54,6 @@ def _record(slices: int) -> LibraryKernel:
         dynamic=True,
         needs=no_clusters,
         defines={"SLICES": slices},
-        stem="tiled_cluster",
         source=Path(__file__).with_name("tiled_cluster.cl"),
         routine="gemm",
     )
@@ -113,8 +112,6 @@ class TiledCluster(RecordFamily[TileConfig]):
             f"least by the cost model: {groups} blocks for {device.compute_units} SMs, {config.slices} slices of K in each cluster"
         )
 
-    # running
-
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         tile, slices = config.tile, config.slices
         if (whole := whole_slices(desc.K, tile.BK or 1, slices)) != slices:
@@ -125,8 +122,6 @@ class TiledCluster(RecordFamily[TileConfig]):
             raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         fixed = arguments(desc, tile, slices, desc.ldc, desc.stride_c, 0)  # slices lie in no memory: no stride between them
         return Launches(session, Plan([direct(session, self.record(config), config, (groups, slices), (tile.work_items,), fixed)]))
-
-    # the store
 
     def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> TileConfig | str:
         if reason := self.supports(device, desc):
@@ -141,8 +136,6 @@ class TiledCluster(RecordFamily[TileConfig]):
             return "it would have no slices of K"
         options = blocks.layout_options(desc, tile, dict(config.options), desc.widths[2])
         return self.complete(device, with_cluster(TileConfig(tile, options), slices))
-
-    # verification and the tuner
 
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile = config.tile

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from toprung.backends.base import Source
 from toprung.kernels.group import Block, GroupForm
-from toprung.kernels.record import with_includes
-
-FILE = Path(__file__).with_name("tiled_group.cu")
+from toprung.kernels.record import joined
 
 
 @dataclass(frozen=True)
@@ -79,4 +77,4 @@ class TiledForm(GroupForm):
 
 def text() -> str:
     """Return the kernel's source with its includes in place."""
-    return with_includes(FILE.read_text("utf-8"), FILE.parent)
+    return joined(Path(__file__).parent, "tiled_group.cu")

@@ -10,7 +10,8 @@ from toprung.backends.base import DYNAMIC_SHARED, Session
 from toprung.device import Device
 from toprung.kernels.hopper import HOPPER, is_hopper
 from toprung.kernels.hopper_fp32x.config import CHUNK
-from toprung.kernels.hopper_fp32x.sources import CUT_SHARES, INCLUDE
+from toprung.kernels.hopper_fp32x.sources import CUT_SHARES, FOLDER
+from toprung.kernels.record import joined
 from toprung.lab.probe.base import SEED, Benchmark, Case, Placed, Unit, source
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS
@@ -54,8 +55,8 @@ def _case(device: Device, name: str) -> Case:
         return Placed((left, right, out), check, read)
 
     alone = source("truncation", name, {"ARCH_SPECIFIC": 1, DYNAMIC_SHARED: 2 * 128 * SIDE + 1024}, device)
-    header = (INCLUDE / "hopper.cuh").read_text("utf-8")
-    whole = replace(alone, text=f'#line 1 "hopper.cuh"\n{header}\n#line 1 "truncation.cu"\n{alone.text}')
+    header = joined(FOLDER, "../include/hopper.cuh")
+    whole = replace(alone, text=f'{header}#line 1 "truncation.cu"\n{alone.text}')
     return Case(f"{name}, {CHUNK} of K", {"K": CHUNK}, whole, TILES, 128, 2.0 * exact.size * CHUNK, place, 1e8 * shipped())
 
 
