@@ -21,7 +21,8 @@ from toprung.kernels.record import Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
-CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: 32}, {512: 64, LARGEST: 256}
+LONG_CHAIN = 32
+CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: LONG_CHAIN}, {512: 64, LARGEST: 256}
 """Longest K with the products of a chain; and on a CPU, where OpenBLAS has 320 and more, fewer where K is just above."""
 ONE_CHAIN = 2048
 """K of a launch of a kernel whose sums are one chain of multiply-adds."""
@@ -35,10 +36,8 @@ SHALLOW, UNCUT_SHALLOW = 128, 1 << 20
 
 def shortest_chain(K: int, tile: Tile) -> int:
     """Return how many products of a sum are added up by themselves; on a CPU its sums fill all registers."""
-    for longest, chain in (CPU_CHAINS if (tile.VEC or 1) > 4 else CHAINS).items():
-        if longest >= K:
-            break
-    return chain
+    chains = CPU_CHAINS if (tile.VEC or 1) > 4 else CHAINS
+    return chains[next(filter(K.__le__, chains))]
 
 
 def has_many_sums(tile: Tile, most: int = CHAINED_SUMS) -> bool:
@@ -104,7 +103,7 @@ RULES = (
     ),
 )
 
-CHAIN = Switch("CHAIN", "products of a sum that are added up by themselves; 0: all of them", values=(32, 16, 8, 64, 256, 0))
+CHAIN = Switch("CHAIN", "products of a sum that are added up by themselves; 0: all of them", values=(LONG_CHAIN, 16, 8, 64, 256, 0))
 
 LAYOUT_SWITCHES = (
     Switch("TRANS_A", "A is stored K×M"),
