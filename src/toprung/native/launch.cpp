@@ -114,7 +114,7 @@ struct Written {
 };
 struct Argument {
     Kind kind;
-    uint64_t index = 0, plus = 0;  // the slot with bytes behind its address, or a scalar's number
+    uint64_t index = 0, plus = 0;  // the slot with bytes behind its address, a scalar's number, or bytes that are one word
     std::unique_ptr<Template> map;
     std::vector<Map> bytes;          // of an argument that never changes but for
     std::vector<Written> addresses;  // those of a group's operands
@@ -147,6 +147,10 @@ Argument argument_of(Words& words) {
     if (made.kind == BYTES) {
         const uint64_t whole = (words.next(MOST_BYTES) + 7) / 8;
         made.addresses.resize(words.next(whole + 1));
+        if (whole == 1 && made.addresses.empty()) {
+            made.index = words.next();
+            return made;
+        }
         made.bytes.resize(8 * whole / MAP_BYTES + 1);
         for (uint64_t i = 0; i < whole; i++) put(made.bytes, i, words.next());
         for (Written& one : made.addresses) one = {words.next(whole), words.next(), words.next()};
@@ -173,7 +177,9 @@ Launch launch_of(Words& words) {
     made.overlaps = words.next(2) != 0;
     made.when = static_cast<When>(words.next(NO_BETA + 1));
     size_t maps = 0, groups = 0;
-    for (uint64_t left = words.next(MOST + 1); left > 0; left--) {
+    uint64_t left = words.next(MOST + 1);
+    made.arguments.reserve(left);
+    for (; left > 0; left--) {
         made.arguments.push_back(argument_of(words));
         maps += made.arguments.back().kind == MAP;
         groups += !made.arguments.back().addresses.empty();
@@ -301,7 +307,8 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
                     if (const int status = argument.map->write(maps[map_count++], at[argument.index] + argument.plus)) return refused(status);
                     break;
                 case BYTES:
-                    value = const_cast<Map*>(argument.bytes.data());
+                    cell = argument.index;
+                    value = argument.bytes.empty() ? static_cast<void*>(&cell) : const_cast<Map*>(argument.bytes.data());
                     if (argument.addresses.empty()) break;
                     group = argument.bytes;
                     for (const Written& one : argument.addresses) put(group, one.word, given[TOPRUNG_SLOTS + one.operand] + one.plus);

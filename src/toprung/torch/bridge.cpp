@@ -192,6 +192,7 @@ struct Shard {
 
     [[gnu::noinline]] void replace(const Kind& made) {
         Kind* kind = find(made.key);
+        kinds.reserve(ROOM);
         if (kind == nullptr && kinds.size() < ROOM) kind = &kinds.emplace_back();
         if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, &Kind::used);
         put(*kind, made);
