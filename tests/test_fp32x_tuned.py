@@ -341,7 +341,7 @@ def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store
     stored.add(named(LARGE, by_cost(LARGE.desc), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
     kept = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
     assert kept.selected.kernel != "hopper_fp32x" and not kept.broken and not kept.trouble
-    assert {c.kernel for c, _ in kept.sampled} == {kept.selected.kernel, "hopper_fp32x"}
+    assert {c.kernel for c, _ in kept.sampled} >= {kept.selected.kernel, "hopper_fp32x"}
 
 
 def test_the_check_holds_a_tile_of_fp32x_against_others(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ from toprung.report.tune import best_over_time, noisy_line, progress_table
 from toprung.store import Machine, Store
 from toprung.tile import Tile
 from toprung.tune import shapes
-from toprung.tune.check import check
+from toprung.tune.candidates import CHECKED, filled, selected
+from toprung.tune.check import asked, check
 from toprung.tune.measure import Measurer
 from toprung.tune.model import UNKNOWN
 from toprung.tune.rows import Choices, read, right
@@ -304,6 +306,16 @@ def test_a_process_that_is_killed_while_it_makes_operands_is_given_a_second_chan
     assert tuner.shapes[0].state == "done" and tuner.tried == 2
 
 
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_a_check_has_eight_candidates(precision: str) -> None:
+    for problem in shapes.with_mixed(H200, shapes.drawn(H200, 30, 3), 3):
+        if precision in asked(H200, problem, "auto"):
+            mine = selected(H200, problem, precision).candidate
+            others = filled(H200, problem, precision, mine, [mine])
+            of_halves = isinstance(problem, Gemm) and problem.is_mixed  # of a short K five blocks read them
+            assert len({mine, *others}) == 1 + len(others) >= (5 if of_halves else CHECKED), problem
+
+
 def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> None:
     for place, most in ((H200, 1e11), (device, 2e8)):
         drawn = shapes.drawn(place, 300, 5)
@@ -315,6 +327,10 @@ def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> N
         wider = [p for p in products if p != Gemm(p.M, p.N, p.K, trans=p.trans, batch=p.batch)]
         assert len(products) / 4 < len(wider) < len(products) / 2
         assert any((p.lda or 0) % 2 for p in wider if p.K % 4 == 0 and p.trans == "NN"), "some gaps break the alignment"
+        scaled: list[Any] = shapes.with_scalars(drawn, 5)
+        assert [p.desc.sizes for p in scaled] == [p.desc.sizes for p in drawn] and scaled == shapes.with_scalars(drawn, 5)
+        assert {(p.alpha, p.beta == 0) for p in scaled} == {(a, zero) for a in (1.0, 0.5, -1.3) for zero in (True, False)}
+        assert {p.incx for p in scaled if isinstance(p, Gemv)} == {1, 2, 5}
     usual = {class_of(p.desc).split()[0] for p in shapes.default(H200)}
     assert usual >= {"large", "small", "tiny", "batched", "deep", "vector"}
 
@@ -340,7 +356,8 @@ def test_budgets_and_sizes_are_read_or_refused() -> None:
         (("--strategy", "luck"), "there is no strategy 'luck'"), (("--trans", "NX", "--sizes", "9"), "there is no transpose"),
         (("--device", "abacus"), "there is no device 'abacus'"), (("--device", "a", "--devices", "all"), "exclude"),
         (("--scheduler", "x", "--devices", "all"), "--devices is for this machine"), (("--limit", "0"), "above 0"),
-        (("--check", "--budget", "7"), "--check takes a time"), (("--precision", "tf32"), "no precision to be tuned 'tf32'"),
+        (("--check", "--budget", "7"), "--check takes a time"), (("--check", "--resume"), "name its file"),
+        (("--precision", "tf32"), "no precision to be tuned 'tf32'"),
         (("gemv", "--suite", "odd"), "of products"), (("--trans", "NN"), "--trans needs"),
     ],
 )  # fmt: skip

@@ -38,12 +38,12 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
     return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies{where}", (against,))
 
 
-def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:
-    """Return the candidates that read halves as they lie, least predicted time first, and why there are none where that is so.
+def ranked(device: Device, desc: Desc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:
+    """Return all candidates that read operands of a product's types, least predicted time first, and why there are none if so.
 
     Candidates of which no time is known come last: a check measures them, too.
     """
-    kinds, reasons = {desc.type_a, desc.type_b}, dict[str, None]()
+    kinds, reasons = {desc.skinny.type_large, desc.skinny.type_small}, dict[str, None]()
     found: list[ranking.Predicted] = []
     for family in families():
         if own and not family.own:
