@@ -49,8 +49,10 @@ def _address(handle: str, device: torch.device) -> int:
     """Return the address of an allocation of another process."""
     from cuda.bindings import driver
 
-    if (handle, device) not in _opened:
-        if len(_opened) == MOST:
+    if (handle, device) in _opened:
+        _opened[handle, device] = _opened.pop((handle, device))
+    else:
+        if len(_opened) == MOST:  # close what was used longest ago: nothing copies from it any more
             _driver("cuIpcCloseMemHandle", _opened.pop(next(iter(_opened))))
         given = driver.CUipcMemHandle()
         ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
