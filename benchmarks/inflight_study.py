@@ -27,7 +27,7 @@ from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import F32, F64
 
 SIDE, SEED = 2048, 1
-DEPTHS = (64, 128, 256, 512)
+DEPTHS = (64, 72)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
 NEIGHBOURS, SPREAD, THIN_SPREAD, LEAST, UNITS, SINGLE = 4, 17, 19, -102, 8, -39
 """Small elements, below 2^-SPREAD of the largest of their chunk, are noticed where so many neighbours are 0 or small, not all 0;

@@ -98,7 +98,7 @@ def test_hostile_values(folder: Folder, name: str) -> None:
     if name == "special":
         one.b[0, 90, 20] = np.inf  # in the second part
     assert close(one.run(folder, dataclasses.replace(SMALL, k_parts=2)), one)
-    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
+    assert (one.counted > 0) == (name in ("special", "scales", "wide", "subnormal", "huge"))
 
 
 @pytest.mark.slow
