@@ -90,7 +90,7 @@ def test_a_version_covers_the_second_pass_and_its_own_backends_prelude(
     assert version(tiled, "opencl") == opencl
     for record in (RECORD, ADD):
         own = record.source
-        copy = shutil.copytree(own.parents[1], tmp_path / record.stem) / own.parent.name / own.name
+        copy = shutil.copytree(own.parents[1], tmp_path / own.stem) / own.parent.name / own.name
         object.__setattr__(record, "source", copy)
         try:
             assert version(tiled, "opencl") == opencl  # wherever the file lies
