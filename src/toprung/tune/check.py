@@ -156,7 +156,6 @@ def check(
             wait(filter(None, futures), timeout=COMPILING)  # the worker compiles what is missing, and reports errors itself
             if measuring:
                 mine, others = _measured(lane, problem, path, mine, others, store, seed)
-                others = filled(device, problem, path, mine.candidate, others)
             yield _one(lane, problem, path, mine, others, within, limit, seed)
     finally:
         compiler.close()
