@@ -34,7 +34,8 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
         )
     against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
     halves = [f"{name} is read as {kind}" for name, kind in (("A", desc.type_a), ("B", desc.type_b)) if kind != "float32"]
-    return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies, on Tensor Cores", (against,))
+    where = "" if ours.candidate.family.precision == "fp32" else ", on Tensor Cores"
+    return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies{where}", (against,))
 
 
 def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:

@@ -67,6 +67,7 @@ class Skinny:
     ld, stride_large : number of elements from one row of X, one matrix X, to the next
     align_large, align_small : floats to which the first element of X, of Y, is aligned: 1, 2 or 4
     down, on, stride_small : number of elements of Y from one s, one k, one product to the next
+    type_large, type_small : types of the elements of X and Y
     """
 
     swapped: bool
@@ -82,6 +83,8 @@ class Skinny:
     on: int
     stride_small: int
     align_small: int
+    type_large: str = "float32"
+    type_small: str = "float32"
 
     @forks.cached_property
     def widths(self) -> tuple[int, int]:
@@ -156,6 +159,11 @@ class GemmDesc:
         """True if A or B has halves."""
         return (self.type_a, self.type_b) != ("float32", "float32")
 
+    @property
+    def element_bytes(self) -> tuple[int, int]:
+        """Bytes of an element of A, and of B."""
+        return ELEMENT_BYTES[self.type_a], ELEMENT_BYTES[self.type_b]
+
     @forks.cached_property
     def bytes_read(self) -> int:
         """Bytes of A and B, those of a matrix that the batch shares counted once."""
@@ -178,9 +186,9 @@ class GemmDesc:
         a, b = (self.lda, self.stride_a, self.align_a), (self.ldb, self.stride_b, self.align_b)
         if self.M < self.N:
             down, on = (1, self.lda) if self.trans_a else (self.lda, 1)
-            return Skinny(True, self.trans_b, self.N, self.M, self.K, self.batch, *b, down, on, *a[1:])
+            return Skinny(True, self.trans_b, self.N, self.M, self.K, self.batch, *b, down, on, *a[1:], self.type_b, self.type_a)
         down, on = (self.ldb, 1) if self.trans_b else (1, self.ldb)
-        return Skinny(False, not self.trans_a, self.M, self.N, self.K, self.batch, *a, down, on, *b[1:])
+        return Skinny(False, not self.trans_a, self.M, self.N, self.K, self.batch, *a, down, on, *b[1:], self.type_a, self.type_b)
 
     @forks.cached_property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -280,6 +288,7 @@ class GemvDesc:
 
     is_vector: ClassVar[Literal[True]] = True
     batch: ClassVar[int] = 1
+    element_bytes: ClassVar[tuple[int, int]] = (4, 4)
 
     @property
     def is_empty(self) -> bool:

@@ -333,6 +333,7 @@ def skinny_cycles(
     units: int,
     models: Mapping[str, SkinnyModel] = SKINNY,
     clustered: bool = False,
+    size: int = 4,
 ) -> float:
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
 
@@ -341,6 +342,7 @@ def skinny_cycles(
     small : rows of the small operand that the kernel is compiled for
     on : elements from one of the small operand to the next along K
     clustered : slices are the blocks of clusters, which meet once, in place of a second launch
+    size : bytes of an element of the large operand
 
     Notes
     -----
@@ -374,7 +376,7 @@ def skinny_cycles(
     floats = at_once * wide
     busy = iterations * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
 
-    moved = 4 * batch * length * depth
+    moved = size * batch * length * depth
     missed = 1 / (1 + math.pow(min(s.operand / moved, 4.0), s.sharp))
     more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
     reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + more) / groups
@@ -383,7 +385,7 @@ def skinny_cycles(
         working = count * warps * (busy / 4 + iterations * passes * s.once)
         waiting = iterations * (s.iteration + missed * s.gone + floats * (s.each + missed * s.far) + reads * s.small)
         least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
-        memory = dealt * reading * (1 + s.flight / (4 * floats * items * dealt))
+        memory = dealt * reading * (1 + s.flight / (size * floats * items * dealt))
         return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
 
     room = max(slices, places(resident, slices, units)) if clustered else resident * units

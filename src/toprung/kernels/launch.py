@@ -26,7 +26,7 @@ from toprung.backends.plan import (
     moved,
     pieces,
 )
-from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, widest
+from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, TileConfig
 from toprung.kernels.build import loaded
@@ -125,7 +125,7 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     into the same queue one after the other, so that scratch memory serves one product at a time.
     """
     if slices == 1:
-        return Plan(main)
+        return Plan(main, sizes=desc.element_bytes)
     c, tile = desc.result, ADD.tile_for(session.device)
     if slices <= FEW_PARTS:
         tile = replace(tile, BM=1, BN=tile.work_items)
@@ -135,11 +135,10 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     kernel, groups = loaded(session, ADD, tile, switches), (-(-c.elements // (tile.DN * width)),)
     add = KernelLaunch("add", kernel, groups, (tile.work_items,), (*memory(WORKSPACE), *memory(C), ALPHA, BETA, *fixed))
     unscaled = [moved(one, {C: (WORKSPACE, 0)}, numbers={ALPHA: 1.0, BETA: 0.0}) for one in main]
-    return Plan([*unscaled, add], workspace_bytes=4 * slices * c.elements)
+    return Plan([*unscaled, add], workspace_bytes=4 * slices * c.elements, sizes=desc.element_bytes)
 
 
 def foreign(session: Session, desc: Desc, make: Callable[[], Run]) -> Launches:
     """Return the launch of another library: ``make`` returns, for one thread, the function that makes it."""
-    sizes = (ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]) if not desc.is_vector else (4, 4)
     places = (Address(A), Address(B), Address(C))
-    return Launches(session, Plan([KernelLaunch("multiply", Library(make), (), (), places)], sizes=sizes))
+    return Launches(session, Plan([KernelLaunch("multiply", Library(make), (), (), places)], sizes=desc.element_bytes))

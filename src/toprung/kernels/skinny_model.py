@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from toprung.device import Device
-from toprung.gemm.desc import Desc, Skinny
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.kernels import cost_model
 from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
 from toprung.tile import Tile
@@ -102,7 +102,7 @@ def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered
     """Return the predicted seconds on a GPU; ``clustered``: slices meet in clusters, in one launch."""
     cycles = cost_model.skinny_cycles(
         reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units, cost_model.SKINNY,
-        clustered,
+        clustered, ELEMENT_BYTES[s.type_large],
     )  # fmt: skip
     return float(cost_model.seconds(cycles + written_cycles(s), 1 if clustered else min(slices, 2), cost_model.hz(device)))
 

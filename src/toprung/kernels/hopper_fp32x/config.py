@@ -194,7 +194,6 @@ def on_words(desc: GemmDesc) -> bool:
     return (a or desc.type_a == "float32") and (b or desc.type_b == "float32")
 
 
-def tiles(desc: GemmDesc, config: Any) -> int:
-    """Return the tiles of all products; a column of them for ``cost.Columns``."""
-    found: int = -(-desc.M // config.BM) * -(-desc.N // config.BN) * desc.batch
-    return found
+def tiles(desc: GemmDesc, config: Fp32xConfig) -> int:
+    """Return the tiles of all products."""
+    return -(-desc.M // config.BM) * -(-desc.N // config.BN) * desc.batch

@@ -1,8 +1,4 @@
-"""Cost models: predicted seconds of a product by where its operands are split, and the configurations that are weighed.
-
-All candidates of a product are weighed at once, in columns; a configuration by itself is a column of one. The numbers are in
-``models/fp32x.json``, with what they were fitted to.
-"""
+"""Cost models: predicted seconds of a product by where its operands are split, and the configurations that are weighed."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +19,6 @@ from toprung.kernels.hopper_fp32x.config import (
     BOTH,
     CHUNK,
     CLUSTERS,
-    IN_FLIGHT,
     LONG,
     ONE,
     Fp32xConfig,
@@ -33,137 +27,81 @@ from toprung.kernels.hopper_fp32x.config import (
     presplit,
     tiles,
 )
-from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices, padded
+from toprung.kernels.hopper_fp32x.sizes import SHORTEST, depth_of, matrices, padded, trimmed
 from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half, pieces
-from toprung.kernels.split_k import slice_depth, whole_slices
-
-BEFOREHAND, FLIGHT, PRESPLIT = (SimpleNamespace(**cost_model.fitted("fp32x")[form]) for form in ("beforehand", "in_flight", "one"))
-"""Numbers of the models: both operands split beforehand, in flight, and B alone beforehand; ``means`` in the file explains each."""
-
-WEIGHED = (
-    Fp32xConfig(STAGES=4),
-    Fp32xConfig(BN=64, STAGES=4),
-    Fp32xConfig(CONSUMERS=1, BN=64, STAGES=8, GROUP=16),
-    Fp32xConfig(CONSUMERS=1, BN=32, STAGES=8, GROUP=16),
-)
-"""Tiles that are weighed. Those 128 high have stages that leave part of an SM's shared memory: with more they were as fast at best
-(``stages.json``), and with slices of K slower."""
-STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
-"""Stages of the ring: as many as fit into as many blocks as an SM has registers for."""
-RINGS = tuple((*block, stages) for ring in (STAGES, LONG) for block, stages in ring.items())
-"""Consumers, columns and stages of every block that is weighed."""
-CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
-"""Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
-GPC, LARGE = 8, 132
-"""SMs of a GPC that a cluster may take up; and SMs of a GPU from which on it may take up more: others have fewer in some GPCs."""
-PRESPLIT_STAGES: Mapping[tuple[int, int], int] = dict(zip(BLOCKS[ONE], (5, 7), strict=True))
-"""Stages of the ring that fit, by consumers and columns."""
-TABLES: Mapping[str, Sequence[Fp32xConfig]] = {
-    BOTH: [replace(one, k_parts=n) for one in WEIGHED for n in (1, 2, 3, 4)],
-    IN_FLIGHT: [
-        in_flight(*block, n, SLICES=s) for block, ring in STAGES.items() for s in CLUSTERS for n in (ring, LONG.get(block)) if n
-    ],
-    "parts": [one for ring in RINGS for n in (1, 2) if not (one := in_flight(*ring, k_parts=n)).is_alone or n == 1],
-    ONE: [presplit(*block, ring, SLICES=s) for block, ring in PRESPLIT_STAGES.items() for s in CLUSTERS[:4]],
-}
-"""What may be weighed, by the form; a product's parts of K follow from its sizes. Long rings stand behind the others."""
-
-Column: TypeAlias = Any
-"""Type of a column of numbers."""
-
-
-class Columns(NamedTuple):
-    """Configurations of one form, and their numbers in columns.
-
-    Attributes
-    ----------
-    units : SMs of the GPU
-    configs : the configurations, except for ``k_parts`` and rings that follow from the product
-    kept : True for those that are weighed for a product
-    block : place of a configuration's block in ``BLOCKS``
-    BM, BN, SLICES, k_parts, resident, is_alone : as in ``Fp32xConfig``
-    at_once : blocks that run at once
-    """
-
-    units: int
-    configs: tuple[Fp32xConfig, ...]
-    kept: Column
-    block: Column
-    BM: Column
-    BN: Column
-    SLICES: Column
-    k_parts: Column
-    resident: Column
-    is_alone: Column
-    at_once: Column
-
-    def config(self, i: int) -> Fp32xConfig:
-        """Return a configuration by its place."""
-        one, parts = self.configs[i], int(self.k_parts[i])
-        return one if parts == one.k_parts else replace(one, k_parts=parts)
-
-    def found(self) -> list[Fp32xConfig]:
-        """Return the configurations that are weighed."""
-        return [self.config(i) for i in np.flatnonzero(self.kept).tolist()]
-
-
-@functools.lru_cache(1024)
-def columns(units: int, *configs: Fp32xConfig) -> Columns:
-    """Return configurations of one form in columns."""
-    block = [BLOCKS[c.split].index((c.CONSUMERS, c.BN)) for c in configs]
-    numbers = [(c.BM, c.BN, c.SLICES, c.k_parts, c.resident, c.is_alone, at_once(c, units)) for c in configs]
-    return Columns(units, configs, np.ones(len(configs), bool), np.array(block), *np.array(numbers, np.int64).T)
-
-
-def at_once(config: Fp32xConfig, units: int) -> int:
-    """Return how many blocks run at once."""
-    return int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES * config.resident
-
-
-@functools.cache
-def table(units: int, form: str) -> Columns:
-    """Return ``TABLES`` of a form in columns."""
-    return columns(units, *TABLES[form])
-
-
-def cut(desc: GemmDesc, c: Columns, parts: Column, least: int) -> Columns:
-    """Return configurations with so many parts of K, none of them empty; kept are those from ``least`` on, and none twice."""
-    parts = whole_slices(desc.K, CHUNK, np.maximum(parts, 1)) if desc.K else np.ones_like(parts)
-    again = (c.k_parts[1:] > 1) & (parts[1:] == parts[:-1])
-    return c._replace(kept=(parts >= least) & ~np.append(False, again), k_parts=parts)
-
+from toprung.kernels.split_k import slice_depth
 
 # both operands split beforehand
 
+COSTS: Mapping[Fp32xConfig, float] = {
+    Fp32xConfig(STAGES=4): 17.6,
+    Fp32xConfig(BN=64, STAGES=4): 11.2,
+    Fp32xConfig(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
+    Fp32xConfig(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
+}
+BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
+"""``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every SM has one. Those
+128 high have stages that leave part of an SM's shared memory: with more they were as fast at best (``stages.json``, see ``MANY``),
+and with slices of K slower.
 
+Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py`` of 32569d8),
+which they meet within a tenth; 128 x 128 to those of ``tune-check-seed31.json`` and ``deep-and-odd.json``.
+``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
+MANY = 64
+"""Tiles of 128 x 128 for each SM from which on six stages are taken: 1.4 % faster at 16384 cubed, 0.3 % slower at 8192 cubed
+(``results/nvidia-h100-80gb-hbm3/stages.json``)."""
+TAIL = 0.15
+"""Nanoseconds for each element of a tile's C, once."""
+FIRST_LAUNCH = 4e-6
+"""Seconds of a launch that does nothing."""
+SPLIT_RATE, ACROSS_RATE = 3.6e12, 3.0e12
+"""Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
+
+The first fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x
+4096; the second is as much less as operands of 64 MB and more take longer in ``splitting-pass.json``."""
+REDUCE_RATE = 4.3e12
+"""Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
+SHORT, SHORT_TAIL = 512, 0.2
+"""K below which little of it hides a tile's end, and nanoseconds more for each element of C, all of them at K = 0.
+
+With ``LEAST_ROW`` fitted to K from 64 to 256 in ``results/nvidia-h200/torch-products.json``, which both meet within a sixth."""
+LEAST_ROW = 0.75e-9
+"""Least seconds of a row that lies along K in the splitting pass."""
+ODD = 0.12e-9
+"""Seconds of an SM for each result of C whose rows begin anywhere: by 262144 x 513 x 256 and 4096 x 50257 x 1024 of
+``results/nvidia-h200/deep-and-odd.json``."""
 QUARTERS = 4
 """Quarters of an operand that Strassen's splitting pass fetches from memory: what it reads again comes from L2."""
 
 
-def both(desc: GemmDesc, units: int) -> Columns:
-    """Return what is weighed: each tile with all of K, and with slices that fill the device once, twice or three times.
-
-    Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
-    """
-    c = table(units, BOTH)
-    filling = (c.k_parts - 1) * units // np.maximum(tiles(desc, c), 1)  # none at first: all of K
-    return cut(desc, c, np.minimum(filling, most_slices(desc)), 1)
+def waves(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
+    """Return the tiles of the fullest SM."""
+    return -(-tiles(desc, config) * config.k_parts // units)
 
 
 def select_config(desc: GemmDesc, units: int) -> Fp32xConfig:
     """Return the tile and slices with which all is done first; the larger tile and the fewer slices where that is equal."""
-    return least(desc, units)[1]
+    return min(configs(desc, units), key=functools.partial(product_time, desc, units=units))
 
 
-def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
-    """Return the predicted seconds of all launches with ``select_config``, and that."""
-    c = both(desc, units)
-    product = product_time(desc, c)
-    i = int(np.where(c.kept, product, math.inf).argmin())
-    found = c.config(i)
-    if found.BN == 128 and tiles(desc, found) >= BEFOREHAND.many * units:
-        found = replace(found, STAGES=6)
-    return float(product[i] + beside(desc, c)[i]), found
+def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
+    """Return what is weighed: each tile with all of K, and with slices that fill the device once, twice or three times.
+
+    Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
+    """
+    found, most = [], most_slices(desc)
+    for variant in COSTS:
+        count = tiles(desc, variant)
+        if variant.BN == 128 and count >= MANY * units:
+            variant = replace(variant, STAGES=6)
+        wanted = {1, *[min(most, n * units // max(count, 1)) for n in (1, 2, 3)]}
+        found += [replace(variant, k_parts=n) if n > 1 else variant for n in sorted({trimmed(desc.K, n) for n in wanted})]
+    return found
+
+
+def filling(desc: GemmDesc, variant: Fp32xConfig, units: int) -> int:
+    """Return the slices of K with which there are no more tiles than SMs, as many as memory and ``SHORTEST`` allow."""
+    return trimmed(desc.K, min(most_slices(desc), units // max(tiles(desc, variant), 1)))
 
 
 def most_slices(desc: GemmDesc) -> int:
@@ -171,19 +109,14 @@ def most_slices(desc: GemmDesc) -> int:
     return max(1, min(desc.K // SHORTEST, desc.K * desc.rows_read // max(desc.M * padded(desc.N) * desc.batch, 1)))
 
 
-def waves(desc: GemmDesc, c: Columns) -> Column:
-    """Return the tiles of the fullest SM."""
-    return -(-tiles(desc, c) * c.k_parts // c.units)
-
-
-def product_time(desc: GemmDesc, c: Columns) -> Column:
+def product_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the seconds of the second launch beyond its start, and all of the third."""
-    p, results, split = BEFOREHAND, desc.M * desc.N * desc.batch, c.k_parts > 1
-    depth = np.where(split, slice_depth(desc.K, CHUNK, c.k_parts), desc.K)
-    tile = np.array(p.tiles)[c.block] * depth + p.tail * c.BM * c.BN
-    multiply = np.maximum(waves(desc, c) * tile, 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE)
-    odd = p.odd * results / c.units * (desc.widths[2] == 1)
-    return multiply + np.where(split, p.launch + 4 * (c.k_parts + 1) * results / p.reduce_rate, odd)
+    slices = config.k_parts
+    odd = ODD * desc.M * desc.N * desc.batch / units if slices == 1 and desc.widths[2] == 1 else 0.0
+    tile = 1e-9 * (BY_AREA[config.BM * config.BN] * depth_of(desc.K, slices) + TAIL * config.BM * config.BN)
+    multiply = max(waves(desc, config, units) * tile, 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE)
+    adding = FIRST_LAUNCH + 4 * (slices + 1) * desc.M * desc.N * desc.batch / REDUCE_RATE
+    return multiply + odd + (adding if slices > 1 else 0.0)
 
 
 def _sides(desc: GemmDesc) -> list[tuple[int, bool]]:
@@ -194,101 +127,174 @@ def _sides(desc: GemmDesc) -> list[tuple[int, bool]]:
 
 def split_time(desc: GemmDesc) -> float:
     """Return the seconds of the first launch beyond its start."""
-    p = BEFOREHAND
-    return float(sum([8 * rows * desc.K / (p.across_rate if across else p.split_rate) for rows, across in _sides(desc)]))
+    return sum(8 * rows * desc.K / (ACROSS_RATE if across else SPLIT_RATE) for rows, across in _sides(desc))
 
 
-def beside(desc: GemmDesc, c: Columns) -> Column:
-    """Return the seconds of all launches beyond ``product_time``: of starts, of splitting, and what a short K takes.
+def short_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
+    """Return the seconds that a product with a short K takes beyond ``split_time`` and ``product_time``.
 
-    Tile and slices are selected without them: what a short K takes grows with C, whatever its tiles.
+    They are apart because tile and slices are chosen without them: they grow with C, whatever its tiles.
     """
-    p = BEFOREHAND
-    rows = sum([rows for rows, across in _sides(desc) if not across])
-    splitting = split_time(desc) + rows * max(p.least_row - 8 * desc.K / p.split_rate, 0.0)
-    tile = p.short_tail * max(1 - desc.K / p.short, 0.0) * c.BM * c.BN
-    return 2 * p.launch + splitting + waves(desc, c) * tile * (c.k_parts == 1)
+    rows = sum(rows for rows, across in _sides(desc) if not across)
+    splitting = rows * max(LEAST_ROW - 8 * desc.K / SPLIT_RATE, 0.0)
+    if config.k_parts > 1:
+        return splitting
+    tile = 1e-9 * SHORT_TAIL * config.BM * config.BN * max(1 - desc.K / SHORT, 0.0)
+    return splitting + waves(desc, config, units) * tile
 
 
 def strassen_seconds(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds of a level of Strassen: of its products, and by the bytes of the other launches."""
-    total, q, one = 0.0, BEFOREHAND, columns(units, Fp32xConfig())
+    total = 0.0
     for p in pieces(desc):
         m, n, k = half(p.rows), half(p.cols), half(p.depth)
         for rows, across in ((m, desc.trans_a), (n, not desc.trans_b)):
-            total += 4 * rows * k * (QUARTERS + PRODUCTS) / (q.across_rate if across else q.split_rate)
+            total += 4 * rows * k * (QUARTERS + PRODUCTS) / (ACROSS_RATE if across else SPLIT_RATE)
         seven = GemmDesc(m, n, k, batch=PRODUCTS, stride_a=m * k, stride_b=k * n, stride_c=m * n)
-        total += float(product_time(seven, one)[0])
-        total += 4 * m * n * (PRODUCTS + QUARTERS) / q.reduce_rate + 4 * q.launch
-    return float(total)
+        total += product_time(seven, Fp32xConfig(), units)
+        total += 4 * m * n * (PRODUCTS + QUARTERS) / REDUCE_RATE + 4 * FIRST_LAUNCH
+    return total
 
 
-# in flight: a block works through its tiles one after the other, at a cost for each k-block of 32 and one for each tile
+# in flight: a block works through its tiles one after the other, at a cost for each k-block of 32 and one for each tile.
+# Fitted by ``benchmarks/fit_inflight.py`` on drawn shapes, and tested on others (``docs/lab-notes.md``)
+
+TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
+    (2, 128): (1.03e-6, 2.92e-6), (2, 64): (0.712e-6, 1.82e-6), (2, 32): (0.589e-6, 0.974e-6), (1, 64): (0.84e-6, 1.69e-6),
+    (1, 32): (0.674e-6, 1.06e-6),
+}  # fmt: skip
+"""Seconds of a k-block of 32 and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
+SHARES: Mapping[tuple[str, str], tuple[float, float]] = {
+    ("float32", "float32"): (1.0, 0.0), ("float32", "bfloat16"): (0.87, -0.045), ("float32", "float16"): (0.74, -0.108),
+    ("bfloat16", "float32"): (0.82, 0.003), ("bfloat16", "bfloat16"): (0.7, -0.076), ("bfloat16", "float16"): (0.6, -0.181),
+    ("float16", "float32"): (0.73, 0.121), ("float16", "bfloat16"): (0.59, 0.045), ("float16", "float16"): (0.46, -0.05),
+}  # fmt: skip
+"""Share of those seconds of a k-block by the types of A and B, in tiles of 64 columns: two products in place of three, or one;
+float16 needs no scales. Then the power of BN / 64 with which it grows: what a type saves, it saves in A, in B or in products."""
+COPY = 8.16e-9
+"""Seconds of a k-block for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
+AGAIN = 0.562
+"""Share of a tile's own seconds that each tile after a block's first takes: it begins while the one before ends."""
+ALONE = 0.605
+"""Share of those seconds that a block takes which has an SM to itself, where others of its kind share one.
+
+With all the constants of in flight but ``MEMORY_RATE`` and ``ODD_IN_FLIGHT`` fitted by ``benchmarks/fit_inflight.py`` to an H200's
+``inflight.json``, ``deep-and-odd.json`` and checks of seeds 211 and 229, and an H100's ``inflight.json`` and checks of seeds 57,
+61, 293, 271, 277 and 281 (the last three in the repository's history), each device counting as much."""
+LAUNCH = 2.2e-6
+"""Seconds of a launch."""
+MET, MEET, PASS = 0.95e-6, 22.4e-9, 70.5e-12
+"""Seconds in which the blocks of a cluster wait for each other, and more for each slice; and those of an SM for each sum that its
+blocks get from others of their clusters."""
+ADDING, PART = 1.84e-6, 0.148e-6
+"""Seconds of the launch that adds results up, and of each part, beyond what their bytes take. Why a part takes that is not known:
+adding 128 takes 2 µs more than adding two (``results/nvidia-h200/split-k.json``)."""
+MEMORY_RATE = 4.6e12
+"""Bytes a second of operands and results."""
+LEAST_SLICE = 32
+"""Least K of a slice."""
+STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
+"""Stages of the ring: as many as fit into as many blocks as an SM has registers for."""
+RINGS = tuple((*block, stages) for ring in (STAGES, LONG) for block, stages in ring.items())
+"""Consumers, columns and stages of every block that is weighed."""
+CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
+"""Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
+GPC, LARGE = 8, 132
+"""SMs of a GPC that a cluster may take up; and SMs of a GPU from which on it may take up more: others have fewer in some GPCs."""
+ODD_IN_FLIGHT = 0.2e-9
+"""Seconds of an SM for each result of C whose rows begin anywhere: blocks of 32 columns with all of K write it float by float."""
 
 
-def in_flight_columns(desc: GemmDesc, units: int) -> Columns:
-    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle.
-
-    A ring that leaves no room for a second block takes the other's place where the SMs have room for all blocks.
-    """
-    c = table(units, IN_FLIGHT)
-    room = fits(c, tiles(desc, c))
-    kept = room & (c.SLICES * FLIGHT.least_slice <= desc.K) | (c.SLICES == 1) & (c.is_alone == 0)
-    kept[:-1] &= ~(room & (c.is_alone == 1))[1:]
-    return c._replace(kept=kept)
+def at_once(config: Fp32xConfig, units: int) -> int:
+    """Return how many blocks run at once."""
+    return int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES * config.resident
 
 
-def parts_columns(desc: GemmDesc, units: int) -> Columns:
+def in_flight_configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
+    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle."""
+    found = []
+    for (consumers, cols), stages in STAGES.items():
+        count = tiles(desc, in_flight(consumers, cols))
+        for slices in CLUSTERS:
+            config = in_flight(consumers, cols, stages, SLICES=slices)
+            if (alone := with_long_ring(config)) and fits(alone, count, units):
+                config = alone
+            if slices == 1 or (fits(config, count, units) and desc.K >= LEAST_SLICE * slices):
+                found.append(config)
+    return found
+
+
+def parts_configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
     """Return what is weighed: each block, with parts of K that give the SMs as many blocks as they can have, or twice as many, and
     with a long ring parts that give each SM one.
 
     Their results take no more memory than the operands. There are none for batches, which have blocks enough.
     """
-    c = table(units, "parts")
-    most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * padded(desc.N)))
-    return cut(desc, c, np.minimum(c.k_parts * c.resident * units // tiles(desc, c), most), 2)
+    found: list[Fp32xConfig] = []
+    if desc.batch > 1:
+        return found
+    most = min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * padded(desc.N)))
+    for ring in RINGS:
+        whole = in_flight(*ring)
+        turns = (1,) if whole.is_alone else (1, 2)
+        counts = {min(n * whole.resident * units // tiles(desc, whole), most) for n in turns}
+        parts = {trimmed(desc.K, count) for count in counts}
+        found += [replace(whole, k_parts=count) for count in sorted(parts) if count > 1]
+    return found
 
 
-def fits(c: Columns, count: Column) -> Column:
-    """Return True where the blocks of so many tiles run at once, each cluster in a GPC."""
-    gpc = c.SLICES if c.units >= LARGE else GPC * c.resident
-    return (count * c.SLICES <= c.at_once) & (c.SLICES <= gpc)
+@functools.cache
+def with_long_ring(config: Fp32xConfig) -> Fp32xConfig | None:
+    """Return the block with a ring that leaves no room for a second one; None if an SM runs one anyway."""
+    stages = LONG.get((config.CONSUMERS, config.BN))
+    return replace(config, STAGES=stages) if stages else None
 
 
-def times(c: Columns, align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32") -> Column:
+def fits(config: Fp32xConfig, count: int, units: int) -> bool:
+    """Return True if the blocks of so many tiles run at once, each cluster in a GPC."""
+    gpc = config.SLICES if units >= LARGE else GPC * config.resident
+    return count * config.SLICES <= at_once(config, units) and config.SLICES <= gpc
+
+
+def times(
+    config: Fp32xConfig, align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32"
+) -> tuple[float, float]:  # fmt: skip
     """Return the seconds of a k-block of 32 and of a tile, by the types of the operands and the words that they are aligned to."""
-    chunk, tile = np.array(FLIGHT.times)[c.block].T
-    share, wider = FLIGHT.shares[f"{type_a} {type_b}"]
-    more_a, more_b = (ELEMENT_BYTES[kind] / 16 * (1 / n - 1 / 4) for kind, n in ((type_a, align_a), (type_b, align_b)))
-    return np.array([chunk * share * (c.BN / 64) ** wider + FLIGHT.copy * (c.BM * more_a + c.BN * more_b), tile])
+    chunk, tile = TIMES[config.CONSUMERS, config.BN]
+    words_a, words_b = config.BM * ELEMENT_BYTES[type_a] / 4, config.BN * ELEMENT_BYTES[type_b] / 4
+    copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
+    share, wider = SHARES[type_a, type_b]
+    return chunk * share * (config.BN / 64) ** wider + COPY * copies, tile
 
 
-def in_flight_seconds(desc: GemmDesc, c: Columns) -> Column:
+def in_flight_seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the predicted seconds of the launch, and with parts of K of the one that adds them up."""
-    p, shares = FLIGHT, c.SLICES * c.k_parts
-    chunk, tile = times(c, *aligned(desc), desc.type_a, desc.type_b)
-    turns = -(-tiles(desc, c) * shares // c.at_once)
-    work = turns * (slice_depth(desc.K, CHUNK, shares) // CHUNK) * chunk + tile * (1 + p.again * (turns - 1))
-    work *= np.where(c.is_alone, p.sole, 1.0)
-    results = desc.M * desc.N * desc.batch
-    if desc.widths[2] == 1:
-        work += p.odd * results / c.units * ((shares == 1) & (c.BN == 32))
-    passed = c.BM * c.BN * (1 - 1 / c.SLICES) * c.resident
-    work += np.where(c.SLICES > 1, p.met + p.meet * c.SLICES + p.passing * passed, 0.0)
-    moved = (desc.bytes_read + 4 * c.k_parts * results) / p.memory_rate
-    # neither hides the other altogether. Why a part takes time beyond its bytes is not known: adding 128 takes 2 µs more than
-    # adding two (``results/nvidia-h200/split-k.json``)
-    adding = p.adding + p.part * c.k_parts + 4 * (c.k_parts + 1) * results / BEFOREHAND.reduce_rate
-    return p.launch + np.hypot(work, moved) + np.where(c.k_parts > 1, adding, 0.0)
+    chunk, tile = times(config, *aligned(desc), desc.type_a, desc.type_b)
+    shares = config.SLICES * config.k_parts
+    turns = -(-tiles(desc, config) * shares // at_once(config, units))
+    work = turns * (slice_depth(desc.K, CHUNK, shares) // CHUNK) * chunk + tile * (1 + AGAIN * (turns - 1))
+    work *= ALONE if config.is_alone else 1.0
+    if config.SLICES == config.k_parts == 1 and config.BN == 32 and desc.widths[2] == 1:
+        work += ODD_IN_FLIGHT * desc.M * desc.N * desc.batch / units
+    if config.SLICES > 1:
+        passed = config.BM * config.BN * (1 - 1 / config.SLICES) * config.resident
+        work += MET + MEET * config.SLICES + PASS * passed
+    c_bytes = 4 * desc.M * desc.N * desc.batch
+    moved = (desc.bytes_read + config.k_parts * c_bytes) / MEMORY_RATE
+    product = LAUNCH + math.hypot(work, moved)  # neither hides the other altogether
+    if config.k_parts == 1:
+        return product
+    return product + ADDING + PART * config.k_parts + (config.k_parts + 1) * c_bytes / REDUCE_RATE
 
 
 def share(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
-    c = table(units, IN_FLIGHT)
-    chunk, tile = times(c, *aligned(desc))
-    found = tiles(desc, c) * (ceil(desc.K, CHUNK) * chunk + tile) / (c.resident * units)
-    moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
-    return float(max(found[c.is_alone == 0].min(), moved))
+    align, found = aligned(desc), math.inf
+    for (consumers, cols), stages in STAGES.items():
+        config = in_flight(consumers, cols, stages)
+        chunk, tile = times(config, *align)
+        found = min(found, tiles(desc, config) * (ceil(desc.K, CHUNK) * chunk + tile) / (config.resident * units))
+    return max(found, 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE)
 
 
 @dataclass(frozen=True)
@@ -307,14 +313,14 @@ class Sizes:
 
     def seconds(self, config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
         """Return the predicted seconds of a launch: those of its first block, which has the longest tile in each turn."""
-        (chunk,), (tile,) = times(columns(units, config), align_a, align_b)
+        chunk, tile = times(config, align_a, align_b)
         ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
         turns = np.arange(0, ends[-1], config.resident * units)
         work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk).sum())
-        work += tile * (1 + FLIGHT.again * (len(turns) - 1))
-        work *= FLIGHT.sole if config.is_alone else 1.0
-        moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / FLIGHT.memory_rate
-        return float(FLIGHT.launch + math.hypot(work, moved))
+        work += tile * (1 + AGAIN * (len(turns) - 1))
+        work *= ALONE if config.is_alone else 1.0
+        moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / MEMORY_RATE
+        return LAUNCH + math.hypot(work, moved)
 
 
 def group_config(sizes: Sizes, align_a: int, align_b: int, units: int) -> Fp32xConfig:
@@ -322,75 +328,85 @@ def group_config(sizes: Sizes, align_a: int, align_b: int, units: int) -> Fp32xC
     return min((in_flight(*ring) for ring in RINGS), key=lambda config: sizes.seconds(config, align_a, align_b, units))
 
 
-# B split beforehand, A in flight
+# B split beforehand, A in flight. Fitted to ``results/nvidia-h200/presplit-launch.json``, an H200, where it is within a tenth of
+# three in four and within a quarter of all; ``benchmarks/candidates.py --shapes presplit`` measures them
 
+PRESPLIT_TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
+    (128, 4): (0.76e-6, 8.6e-6), (128, 2): (0.575e-6, 8.0e-6), (64, 4): (0.60e-6, 5.0e-6), (64, 2): (0.455e-6, 5.3e-6),
+}  # fmt: skip
+"""Seconds of a k-block of 32 and of a tile, by BN and the bytes of an element of A, on an SM."""
+PRESPLIT_STAGES: Mapping[tuple[int, int], int] = dict(zip(BLOCKS[ONE], (5, 7), strict=True))
+"""Stages of the ring that fit, by consumers and columns."""
+NARROWEST, WIDEST = 33, {4: 256, 2: 768}
+"""Columns of C from which and up to which the family is weighed, the latter by the bytes of an element of A: with more of them A is
+read so often that a pass over it pays. Outside these seconds were not fitted: large products draw more power, and take longer."""
+FIRST = 0.7e-6
+"""Seconds of a launch beyond those of its tiles."""
+BEFORE = 9.5e-6
+"""Seconds that a launch before the product adds, beyond what its bytes take."""
+ROUND, SHORT_ROUND, ROUND_SHORT, ROUND_LONG = 7.0e-6, 4.2e-6, 2048, 8192
+"""Seconds in which each warpgroup splits what it claims at a time: from the one K on and at K = 0. Beyond the other, the longest K
+that they were fitted to, they grow with it, as checks show."""
+LEAST_PRESPLIT_SLICE = 128
+"""Least K of a slice."""
 PIECES = 4
-"""Rows that a warpgroup claims at a time up to K = ``round_short``, as ``claimed.cuh`` has it."""
+"""Rows that a warpgroup claims at a time up to that K, as ``claimed.cuh`` has it."""
 
 
-def presplit_columns(desc: GemmDesc, units: int) -> Columns:
+def presplit_configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
     """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing for other N.
 
     Nothing either where each product of a batch has a B of its own: in flight that takes as long by both models, and was measured
     there.
     """
-    c, p = table(units, ONE), PRESPLIT
-    if (desc.batch > 1 and desc.stride_b) or not p.narrowest <= desc.N <= p.widest[str(ELEMENT_BYTES[desc.type_a])]:
-        return c._replace(kept=c.BM < 0)
-    room = (tiles(desc, c) * c.SLICES <= c.at_once) & (p.least_slice * c.SLICES <= desc.K)
-    return c._replace(kept=room | (c.SLICES == 1))
+    found: list[Fp32xConfig] = []
+    if (desc.batch > 1 and desc.stride_b) or not NARROWEST <= desc.N <= WIDEST[ELEMENT_BYTES[desc.type_a]]:
+        return found
+    for (consumers, cols), stages in PRESPLIT_STAGES.items():
+        for slices in CLUSTERS[:4]:
+            config = presplit(consumers, cols, stages, SLICES=slices)
+            room = tiles(desc, config) * slices <= at_once(config, units) and desc.K >= LEAST_PRESPLIT_SLICE * slices
+            if slices == 1 or room:
+                found.append(config)
+    return found
 
 
-def split_seconds(desc: GemmDesc, c: Columns) -> tuple[Column, float]:
+def split_seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> tuple[float, float]:
     """Return the seconds in which B is split: by the product's launch, infinite where K runs across memory, and by one before."""
-    p, rows = PRESPLIT, desc.N * matrices(desc.stride_b, desc.batch)
-    rate = BEFOREHAND.split_rate if desc.trans_b else BEFOREHAND.across_rate
-    before = p.before + 8 * rows * desc.K / rate
+    rows = desc.N * matrices(desc.stride_b, desc.batch)
+    before = BEFORE + 8 * rows * desc.K / (SPLIT_RATE if desc.trans_b else ACROSS_RATE)
     if not desc.trans_b:
-        return np.full(len(c.configs), math.inf), before
-    blocks = np.minimum(tiles(desc, c) * c.SLICES, c.at_once)
-    claims = ceil(rows, PIECES) if desc.K <= p.round_short else rows
-    rounds = -(-claims // (blocks * (c.BM // 64 + 1)))
-    each = p.short_round + (p.round - p.short_round) * min(desc.K / p.round_short, 1.0)
-    return rounds * each * max(desc.K / p.round_long, 1.0), before
+        return float("inf"), before
+    blocks = min(tiles(desc, config) * config.SLICES, at_once(config, units))
+    rounds = ceil(ceil(rows, PIECES) if desc.K <= ROUND_SHORT else rows, blocks * (config.CONSUMERS + 1))
+    each = SHORT_ROUND + (ROUND - SHORT_ROUND) * min(desc.K / ROUND_SHORT, 1.0)
+    return rounds * each * max(desc.K / ROUND_LONG, 1.0), before
 
 
-def presplit_seconds(desc: GemmDesc, c: Columns) -> Column:
+def presplit_seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the predicted seconds of a product whose B is split."""
     size = ELEMENT_BYTES[desc.type_a]
-    chunk, tile = np.array(PRESPLIT.times[str(size)])[c.block].T
-    chunk += FLIGHT.copy * c.BM * (size / 16) * (1 / aligned(desc)[0] - 1 / 4)
-    turns = -(-tiles(desc, c) * c.SLICES // c.at_once)
-    work = turns * (-(-ceil(desc.K, CHUNK) // c.SLICES) * chunk + tile)
-    moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
-    return PRESPLIT.launch + np.maximum(work, moved)
-
-
-# any form
-
-
-def weigh(desc: GemmDesc, c: Columns) -> tuple[Column, Column]:
-    """Return the predicted seconds of all launches on the device, and the launches that the host may be the limit of."""
-    split = c.configs[0].split
-    if split == BOTH:
-        return product_time(desc, c) + beside(desc, c), np.zeros(len(c.configs))
-    if split == IN_FLIGHT:
-        return in_flight_seconds(desc, c), 1 + (c.k_parts > 1)
-    inside, before = split_seconds(desc, c)
-    return presplit_seconds(desc, c) + np.minimum(inside, before), 1 + (inside > before)
-
-
-def total(desc: GemmDesc, c: Columns) -> Column:
-    """Return the predicted seconds: of all launches, or the host's where that is the limit; the device's break ties."""
-    device, launches = weigh(desc, c)
-    return np.maximum(device, cost_model.HOST.launch * launches) + cost_model.TIE * device * (launches > 0)
+    chunk, tile = PRESPLIT_TIMES[config.BN, size]
+    words = config.BM * size / 4
+    chunk += COPY * (words / aligned(desc)[0] / 4 - words / 16)
+    turns = ceil(tiles(desc, config) * config.SLICES, at_once(config, units))
+    work = turns * (ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile)
+    moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / MEMORY_RATE
+    return FIRST + max(work, moved)
 
 
 def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
-    """Return the predicted seconds of all launches of one configuration on the device."""
-    return float(weigh(desc, columns(units, config))[0][0])
+    """Return the predicted seconds of all launches."""
+    if config.split == BOTH:
+        return 2 * FIRST_LAUNCH + split_time(desc) + product_time(desc, config, units) + short_time(desc, config, units)
+    if config.split == ONE:
+        return presplit_seconds(desc, config, units) + min(split_seconds(desc, config, units))
+    return in_flight_seconds(desc, config, units)
 
 
 def launch_count(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
     """Return the launches of a product split in flight, a pass over B and the sum of parts included."""
-    return int(weigh(desc, columns(units, config))[1][0])
+    if config.split == ONE:
+        inside, before = split_seconds(desc, config, units)
+        return 1 if inside <= before else 2
+    return 1 + (config.k_parts > 1)

@@ -27,6 +27,7 @@ from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
@@ -54,8 +55,6 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     precision = "fp32x"
     epilogues = EVERY
-    columns: ClassVar[staticmethod[[GemmDesc, int], cost.Columns]]
-    """Function that returns the form's candidates for a product and a number of SMs."""
 
     def supports(self, device: Device, desc: Desc) -> str:
         if reason := unsupported(device, desc, self.config):
@@ -65,15 +64,11 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return ""
 
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
-        return float(cost.total(desc, cost.columns(device.compute_units, config))[0])
-
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return self.columns(desc, device.compute_units).found()
-
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
-        # all at once
-        c = self.columns(desc, device.compute_units)
-        return zip(cost.total(desc, c)[c.kept].tolist(), c.found(), strict=True) if c.kept.any() else []
+        on_device, units = cost.seconds(desc, config, device.compute_units), device.compute_units
+        if config.split == BOTH:
+            return on_device
+        # the seconds of all launches, or the host's where that is the limit; the device's break ties
+        return max(on_device, cost_model.HOST.launch * cost.launch_count(desc, config, units)) + cost_model.TIE * on_device
 
     def compile(
         self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None
@@ -110,13 +105,8 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     predicts = True
     packs = SplitOperand
 
-    columns = staticmethod(cost.both)
-
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
         return [cost.select_config(desc, device.compute_units)]
-
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
-        return [cost.least(desc, device.compute_units)]
 
     def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
         return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
@@ -133,7 +123,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
         # a few slices of K, and those that fill the device
         if not (axes := super().space(device, desc)):
             return {}
-        filling = {config.k_parts for config in cost.both(desc, device.compute_units).found()}
+        filling = {config.k_parts for config in cost.configs(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
 
@@ -143,7 +133,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         # every block that is weighed, its ring and raster as they are, in all slices
-        for config, slices in itertools.product(cost.WEIGHED, self.space(device, desc)["k_parts"]):
+        for config, slices in itertools.product(cost.COSTS, self.space(device, desc)["k_parts"]):
             yield {**self.point(config), "k_parts": slices}
 
 
@@ -163,13 +153,15 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     operand_dtypes = frozenset(ELEMENT_BYTES)
     margin = 1.05  # one launch as plain fp32's, predicted as well as that
     groups = Groups(group_share, group_launches)
-    columns = staticmethod(cost.in_flight_columns)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector or not desc.is_mixed:
             return super().supports(device, desc)
         reason = unsupported(device, desc, self.config)
         return reason or ("" if on_words(desc) else "rows of halves begin between words of 4 bytes")
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.in_flight_configs(desc, device.compute_units)
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
@@ -186,7 +178,9 @@ class HopperInflightSplitK(Fp32xFamily):
     config = in_flight(k_parts=2)
     predicts = True
     margin = 1.05  # predicted nearly as well as in flight without parts
-    columns = staticmethod(cost.parts_columns)
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.parts_configs(desc, device.compute_units)
 
     def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
         if desc.is_vector or measured.is_vector:
@@ -209,12 +203,14 @@ class HopperPresplit(Fp32xFamily):
     config = presplit()
     operand_dtypes = frozenset(ELEMENT_BYTES)
     packs = SplitOperand
-    columns = staticmethod(cost.presplit_columns)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if not desc.is_vector and (desc.type_b != "float32" or not on_words(desc)):
             return "B is split from float32, and rows of halves of A begin on words of 4 bytes"
         return super().supports(device, desc)
+
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
+        return cost.presplit_configs(desc, device.compute_units)
 
 
 class HopperStrassen(KernelFamily[NoConfig]):

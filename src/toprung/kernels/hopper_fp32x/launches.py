@@ -28,7 +28,7 @@ from toprung.backends.plan import (
     whole,
 )  # fmt: skip
 from toprung.errors import Unsupported
-from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
+from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
@@ -275,9 +275,8 @@ class InflightLaunches(Launches):
                 long(strides[0]), long(desc.ldb), long(strides[1]), i(ldc), long(strides[2]), *terms,
             ),
         )  # fmt: skip
-        sizes = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
         launches = [one for one in (before, multiply, after) if one]
-        return Plan(launches, workspace_bytes=nbytes, flags_bytes=flags, sizes=sizes, kept=(self._count,))
+        return Plan(launches, workspace_bytes=nbytes, flags_bytes=flags, sizes=desc.element_bytes, kept=(self._count,))
 
 
 def blocks(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:

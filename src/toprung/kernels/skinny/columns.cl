@@ -18,6 +18,7 @@
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
+#include "../include/stored.cl"
 #include "../include/sums.cl"
 
 #define CHAIN 32 // products that a work-item adds up by themselves, with FOLD and one row: where many more are a work-item's
@@ -27,14 +28,14 @@
 #define PAD (SMALL % 4 ? 0 : 4)           // its rows begin aligned and not all in the same bank
 #else
 #define PIECE slice
-#define SMALL_Y(s, k) Y[(k0 + (k)) * on_y]
+#define SMALL_Y(s, k) READ_AS(Y_TYPE, 1, &Y[(k0 + (k)) * on_y])
 #endif
 
 #define INSIDE(u) (k + (u) * DN < count)
 #define AHEAD (SMALL >= 8 && KU <= 4) // eight rows ahead spill
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
-columns(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
+columns(__global const STORED(X_TYPE) *X, const ulong offset_x, __global const STORED(Y_TYPE) *Y, const ulong offset_y,
         __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
         const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y,
         const ulong on_y, const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c,
@@ -69,11 +70,11 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #if AHEAD
 #define ASK_FOR(row) \
     do { \
-        UNROLL for (int u = 0; u < KU; ++u) next[u] = (row) + u * DN < end ? READ_V(VA, &asked[u * down]) : ZERO(VA); \
+        UNROLL for (int u = 0; u < KU; ++u) next[u] = (row) + u * DN < end ? READ_AS(X_TYPE, VA, &asked[u * down]) : ZERO(VA); \
         asked += /*!asked-ahead*/KU * down; \
     } while (0)
     VECTOR(VA) next[KU];
-    __global const float *asked = X + (ulong)(begin + dn) * ldx;
+    __global const STORED(X_TYPE) *asked = X + (ulong)(begin + dn) * ldx;
     ASK_FOR(begin + dn);
 #endif
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
@@ -81,7 +82,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #if SMALL > 1
         for (uint i = get_local_id(0); i < BN * SMALL; i += DM * DN) {
             const uint s = i / BN, k = k0 + i % BN;
-            Ys[i % BN][s] = s < few && k < end ? Y[s * down_y + k * on_y] : 0.0f;
+            Ys[i % BN][s] = s < few && k < end ? READ_AS(Y_TYPE, 1, &Y[s * down_y + k * on_y]) : 0.0f;
         }
         barrier(CLK_LOCAL_MEM_FENCE); // the piece of Y is complete
 #endif
@@ -94,7 +95,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
                 UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, k + u * DN);
         }
 #else
-        __global const float *from = X + (ulong)(k0 + dn) * ldx;
+        __global const STORED(X_TYPE) *from = X + (ulong)(k0 + dn) * ldx;
         for (uint k = dn; k < count; k += KU * DN) {
 #if FOLD && SMALL == 1
             if (left-- == 0) {
@@ -104,7 +105,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
             }
 #endif
             VECTOR(VA) x[KU]; // guarded: what is left of K is an iteration like the others
-            UNROLL for (int u = 0; u < KU; ++u) x[u] = INSIDE(u) ? READ_V(VA, &from[u * down]) : ZERO(VA);
+            UNROLL for (int u = 0; u < KU; ++u) x[u] = INSIDE(u) ? READ_AS(X_TYPE, VA, &from[u * down]) : ZERO(VA);
             UNROLL for (int u = 0; u < KU; ++u)
                 UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * (INSIDE(u) ? SMALL_Y(s, k + u * DN) : 0.0f);
             from += KU * down;

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from toprung.backends.base import Session
+from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.classes import FEW, is_skinny
-from toprung.gemm.desc import Desc, Skinny
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.record import LibraryKernel, RecordFamily
-from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES
+from toprung.kernels.skinny.record import COLUMNS, FOLD, LARGE, LITTLE, RECORDS, ROOM, ROWS, SPACES, TYPES
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
@@ -57,6 +57,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
     """The kernels for short sides."""
 
     name = "skinny"
+    operand_dtypes = frozenset(ELEMENT_BYTES)
     config = SkinnyConfig()
     records: tuple[LibraryKernel, ...] = (ROWS, COLUMNS, ADD)
 
@@ -111,13 +112,16 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
+    def sources(self, device: Device, desc: Desc, config: SkinnyConfig) -> list[Source]:
+        return [self.source(device, launched(device, desc, config))]
+
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
             tile = {**tile, "VEC": tile["VA"]}
             del tile["VA"]
-        later = {FOLD.name: FOLD.default, ROOM.name: ROOM.default}  # older entries do not name them
+        later = {switch.name: switch.default for switch in (FOLD, ROOM, LARGE, LITTLE)}  # older entries do not name them
         return super().decode(tile, {**later, **options})
 
     def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
@@ -174,7 +178,9 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         return {"ACROSS": t.DM, "DN": t.DN, "TN": t.TN or 1, "KU": t.KU or 1, "SPLIT_K": t.SPLIT_K or 1}
 
     def _options(self, device: Device, desc: Desc) -> tuple[tuple[str, int], ...]:
-        return _complete(RECORDS[reader(desc.skinny)].options(device, {"SMALL": small_of(desc.skinny)}))
+        s = desc.skinny
+        chosen = {"SMALL": small_of(s), LARGE.name: TYPES.index(s.type_large), LITTLE.name: TYPES.index(s.type_small)}
+        return _complete(RECORDS[reader(s)].options(device, chosen))
 
 
 def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toprung.gemm.desc import ELEMENT_BYTES
 from toprung.kernels.record import SHUFFLE, LibraryKernel, Switch
 from toprung.kernels.skinny_model import SMALL
 from toprung.tile import POWER_OF_TWO, Rule, Tile, divides
@@ -12,6 +13,13 @@ WHOLE_SUBGROUPS = Rule(
     lambda t, d: not d.subgroup or (0 in (d.subgroup % t.DN, t.DN % d.subgroup) and t.work_items % d.subgroup == 0),
 )
 
+TYPES = tuple(ELEMENT_BYTES)
+"""Types of an operand, by the numbers that the kernels have for them."""
+
+LARGE, LITTLE = (
+    Switch(f"{name}_TYPE", f"type of the {which} operand's elements: {', '.join(TYPES)}", values=tuple(range(len(TYPES))))
+    for name, which in (("X", "large"), ("Y", "small"))
+)
 FEW = Switch("SMALL", "rows of the small operand", values=SMALL)
 FOLD = Switch("FOLD", "a work-item adds its products up in chains; 0: in one", values=(0, 1))
 
@@ -45,7 +53,7 @@ ROWS = LibraryKernel(
         Rule(f"TN ≤ {MOST_AT_ONCE}", "chains end between iterations", lambda t, d: (t.TN or 1) <= MOST_AT_ONCE),
         Rule("TM is a power of two", "lanes exchange halves of their sums", lambda t, d: (t.TM or 1) & ((t.TM or 1) - 1) == 0),
     ),
-    switches=(SHUFFLE, FEW, FOLD, ROOM),
+    switches=(SHUFFLE, FEW, FOLD, ROOM, LARGE, LITTLE),
     family="skinny",
     stem="rows",
     source=Path(__file__).with_name("rows.cl"),
@@ -70,7 +78,7 @@ COLUMNS = LibraryKernel(
         Rule("TM = VA", "a work-item owns one vector of columns", lambda t, d: t.TM == t.VA),
         divides("TN", "KU", "and takes KU rows of X at a time"),
     ),
-    switches=(FEW, FOLD, ROOM),
+    switches=(FEW, FOLD, ROOM, LARGE, LITTLE),
     family="skinny",
     stem="columns",
     source=Path(__file__).with_name("columns.cl"),

@@ -17,6 +17,7 @@
 // vector is SMALL = 1. Where K is short, its latency is: TN / VEC loads of a row are on their way together, and a team may be as
 // large as a work-group. Rows beyond the last are the last again, not stored.
 
+#include "../include/stored.cl"
 #include "../include/sums.cl"
 
 #define CHAIN 32 // products that a lane adds up by themselves, with FOLD: where many more are a lane's
@@ -75,7 +76,7 @@ float sum_of_lanes(float acc, LPTR float *partial, const uint id)
 #endif
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
-rows(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
+rows(__global const STORED(X_TYPE) *X, const ulong offset_x, __global const STORED(Y_TYPE) *Y, const ulong offset_y,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
      const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y, const ulong on_y,
      const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c, const ulong stride_slice)
@@ -93,7 +94,7 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
 
     X += offset_x + which * stride_x;
     Y += offset_y + which * stride_y;
-    __global const float *row[TM];
+    __global const STORED(X_TYPE) *row[TM];
     float acc[SMALL][TM];
     UNROLL for (int i = 0; i < TM; ++i) row[i] = X + (ulong)(l0 + first + i < L ? l0 + first + i : L - 1) * ldx;
     UNROLL for (int s = 0; s < SMALL; ++s)
@@ -119,16 +120,16 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
 #endif
         VECTOR(VEC) x[AT_ONCE][TM];
         UNROLL for (int u = 0; u < AT_ONCE; ++u)
-            UNROLL for (int i = 0; i < TM; ++i) x[u][i] = INSIDE(u) ? READ_V(VEC, &row[i][k + u * STEP]) : ZERO(VEC);
+            UNROLL for (int i = 0; i < TM; ++i) x[u][i] = INSIDE(u) ? READ_AS(X_TYPE, VEC, &row[i][k + u * STEP]) : ZERO(VEC);
         UNROLL for (int s = 0; s < SMALL; ++s)
             UNROLL for (int u = 0; u < AT_ONCE; ++u) {
-                __global const float *from = Y + (s < few ? s : few - 1) * down_y + (k + u * STEP) * on_y;
+                __global const STORED(Y_TYPE) *from = Y + (s < few ? s : few - 1) * down_y + (k + u * STEP) * on_y;
                 VECTOR(VEC) y = ZERO(VEC);
                 if (INSIDE(u)) {
 #if VB > 1
-                    y = READ_V(VEC, from);
+                    y = READ_AS(Y_TYPE, VEC, from);
 #else
-                    for (int e = 0; e < VEC; ++e) ELEMENT(y, e) = from[e * on_y];
+                    for (int e = 0; e < VEC; ++e) ELEMENT(y, e) = READ_AS(Y_TYPE, 1, from + e * on_y);
 #endif
                 }
                 UNROLL for (int i = 0; i < TM; ++i)
@@ -138,7 +139,9 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
     if (/*!cut-vector*/(end - begin) / VEC % DN == lane) // the last, incomplete vector is one lane's
         for (uint k = end - (end - begin) % VEC; k < end; ++k)
             UNROLL for (int s = 0; s < SMALL; ++s)
-                UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
+                UNROLL for (int i = 0; i < TM; ++i)
+                    acc[s][i] += READ_AS(X_TYPE, 1, &row[i][k]) *
+                                 READ_AS(Y_TYPE, 1, &Y[(s < few ? s : few - 1) * down_y + k * on_y]);
 
 #if FOLD
     UNROLL for (int s = 0; s < SMALL; ++s)

@@ -9,10 +9,9 @@ from typing import Any
 from toprung.backends.base import Buffer
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, tiles
-from toprung.kernels.hopper_fp32x.cost import most_slices
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
+from toprung.kernels.hopper_fp32x.cost import filling
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.kernels.hopper_fp32x.sizes import trimmed
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
@@ -33,8 +32,6 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
         return few
     desc: Any = described(problem.describe())
     config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
-    room = session.device.compute_units // max(tiles(desc, config), 1)  # no more tiles than SMs, as memory and SHORTEST allow
-    parts = compiled.options.get("SLICES", 1) or trimmed(desc.K, min(most_slices(desc), room))
-    config = replace(config, k_parts=parts)
+    config = replace(config, k_parts=compiled.options.get("SLICES", 1) or filling(desc, config, session.device.compute_units))
     plan = Fp32xLaunches(session, desc, config, overlap=bool(compiled.options.get("OVERLAP", 0)))
     return each_launch(plan, compiled.record.name, problem, buffers)
