@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +78,6 @@ class Tile:
         """Macros that the kernel's source is compiled with: the free parameters and the derived sizes."""
         return {**self.given(), "DM": self.DM, "DN": self.DN, "LA": self.LA, "LB": self.LB}
 
-    @functools.lru_cache(1 << 12)  # noqa: B019  # selection names some of few tiles each time
     def __str__(self) -> str:
         block = "×".join(str(v) for v in (self.BM, self.BN, self.BK) if v is not None)
         text = block

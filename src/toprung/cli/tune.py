@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ from toprung.tune import shapes
 from toprung.tune.check import SHAPES, WITHIN, Checked, asked, check
 from toprung.tune.executors.base import Executor
 from toprung.tune.executors.local import Local, LocalLane
-from toprung.tune.rows import Choices
+from toprung.tune.rows import Choices, candidates
 from toprung.tune.search import STRATEGIES, strategy
 from toprung.tune.session import PRECISIONS, Budget, Tuner
 
@@ -80,6 +80,7 @@ def tune_command(
         typer.Option(help="estimate or measure, for --check: how a call is planned; by default what TOPRUNG_PLANNING says"),
     ] = None,
     count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the check in --json, if there is one")] = False,
     json: Annotated[Path | None, json_option("store the whole run in this file")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file", callback=result_file)
@@ -104,6 +105,8 @@ def tune_command(
       toprung tune --check
 
       toprung tune --check --planning measure
+
+      toprung tune --check --budget 8m --json check.json --resume
     """
     strategy(search)
     allowed = parse_budget(budget or (CHECK_BUDGET if checked else BUDGET))
@@ -117,6 +120,8 @@ def tune_command(
         raise BadArgument("TOPRUNG_STORE=off leaves nothing to remember what is learnt: unset it to tune")
     if planning is not None and not checked:
         raise BadArgument("--planning is of --check: what a search finds holds for both")
+    if resume and (not checked or json is None):
+        raise BadArgument("--resume goes on with a --check: name its file with --json")
     if plot is not None:
         pictures.check(plot)
     routines = [routine] if routine is not None else list(shapes.ROUTINES)
@@ -126,7 +131,7 @@ def tune_command(
         chosen = known_level(planning) if planning is not None else HERE.level()
         if chosen == "measure" and off():
             raise BadArgument("TOPRUNG_STORE=off leaves nothing to plan with: unset it, or check with --planning estimate")
-        _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json)
+        _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json, resume)
     executor = _executor(device, devices, scheduler)
     try:
         where = executor.lanes()[0].device
@@ -262,9 +267,27 @@ def _apart() -> Iterator[Store]:
             yield store
 
 
+def _before(json: Path, device: Device, left: Sequence[tuple[Problem, str]]) -> dict[str, Any]:
+    """Return the record of a check's earlier parts.
+
+    Raises
+    ------
+    BadArgument
+        it is of other problems, another device or other code
+    """
+    content, now = results.read(json), environment(device)
+    done = [(shape["problem"], shape["precision"]) for shape in content.get("shapes", ())]
+    why = "is no check of these shapes" if done != [(p.describe(), path) for p, path in left[: len(done)]] else ""
+    why = why or ("" if results.is_of(content, device) else f"was measured on {content['environment']['device']['short_name']}")
+    why = why or ("" if content["environment"].get("src") == now.get("src") else "was measured with other code")
+    if content.get("kind") != "tune-check" or why:
+        raise BadArgument(f"--resume: {json} {why or 'is no check'}; take the same command on the same device, or another file")
+    return content
+
+
 def _check(
     device: Device, wanted: list[Problem], count: int, seed: int, limit: float, seconds: float, precision: str, planned: str,
-    json: Path | None,
+    json: Path | None, resume: bool,
 ) -> None:  # fmt: skip
     """Check the promise, print and store the results whatever ends it, and exit the command."""
     lane, start, interrupted = LocalLane(device), time.monotonic(), False
@@ -272,21 +295,25 @@ def _check(
     problems = wanted or shapes.drawn(device, count, seed)
     if not wanted and not measuring:  # nothing of mixed operands is stored, so that there is nothing to plan
         problems = shapes.with_mixed(device, problems, seed)
+    problems = wanted or shapes.with_scalars(problems, seed)
     left = [(problem, path) for problem in problems for path in asked(device, problem, precision)]
     if not left:
         raise Unsupported(f"nothing to be checked in {precision}: {unsuited(device, problems[0].desc, precision)}")
-    found: list[Checked] = []
-    notes: list[str] = []
-    over = False
+    before = _before(json, device, left) if resume and json is not None and json.exists() else {"shapes": [], "choices": {}}
+    known = candidates(before)
+    found = [Checked.read(shape, known) for shape in before["shapes"]]
+    done, notes, over = len(found), list[str](), False
     try:
-        with _apart() if measuring else nullcontext(Store.default()) as store, Progress(len(left), seconds) as progress:
-            progress.step(f"0 of {len(left)} shapes")
-            for one in check(lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring):
+        with _apart() if measuring else nullcontext(Store.default()) as store, Progress(len(left) - done, seconds) as progress:
+            progress.step(f"{done} of {len(left)} shapes")
+            for one in check(
+                lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring, done=done
+            ):  # fmt: skip
                 found.append(one)
                 if one.broken or one.trouble:
                     say(report.check_line(one, device.id), "red")
                 if over := len(found) < len(left) and time.monotonic() - start >= seconds:
-                    notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
+                    notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget or --resume")
                     break
                 progress.step(f"{len(found)} of {len(left)} shapes", 1.0)
     except KeyboardInterrupt:
@@ -295,13 +322,13 @@ def _check(
         notes.append(str(error))
     finally:
         lane.close()
-    choices = Choices()
+    choices = Choices({candidate: number for number, candidate in known.items()})
     stored = results.record(
         results.command(), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
         kind="tune-check", notes=notes, precision=precision, planning=planned, seed=seed, within=WITHIN,
-        seconds=time.monotonic() - start, wanted=len(left),
-        shapes=[c.describe(choices) for c in found], choices=choices.describe(),
+        seconds=before.get("seconds", 0.0) + time.monotonic() - start, wanted=len(left),
+        shapes=[*before["shapes"], *(c.describe(choices) for c in found[done:])], choices=choices.describe(),
     )  # fmt: skip
     if json is not None:
         results.write(json, stored)

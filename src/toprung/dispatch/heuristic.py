@@ -24,7 +24,7 @@ def select_own(device: Device, desc: Desc, precision: str = "fp32", order: list[
             first.setdefault(one.candidate.family, one)
     named = list(first.values())
     named += [p for p in others if p not in named and p.seconds < math.inf][: max(0, SHOWN - len(named))]
-    passed = tuple([(str(p.candidate), f"{p.seconds / best.seconds:.2f} times as long by the cost model") for p in named])
+    passed = tuple((str(p.candidate), f"{p.seconds / best.seconds:.2f} times as long by the cost model") for p in named)
     return selection(device, desc, best.candidate, passed)
 
 

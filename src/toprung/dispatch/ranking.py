@@ -56,19 +56,13 @@ def _able(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> tuple[Ker
 @functools.lru_cache(64)
 def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predicted, ...]:
     """Return a family's best candidates for a product that it supports, least predicted time first; kept: selection asks often."""
-    found = []
-    for seconds, config in family.weighed(device, desc):
-        found.append(Predicted(seconds, Candidate(family, config)))  # no frame of its own, as a list's would be
+    found = [Predicted(seconds, Candidate(family, config)) for seconds, config in family.weighed(device, desc)]
     return tuple(sorted(found, key=BY_SECONDS))
 
 
 def least(device: Device, desc: Desc, *of: KernelFamily) -> float:
     """Return the least predicted seconds of families; infinity where they have no candidates."""
-    found = math.inf
-    for one in of:
-        if order := of_family(device, desc, one):
-            found = min(found, order[0].seconds)
-    return found
+    return min([p.seconds for one in of for p in of_family(device, desc, one)[:1]], default=math.inf)
 
 
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:

@@ -6,7 +6,6 @@ The data decide on the device: fp32x computes again in plain fp32 what two fp16 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -83,17 +82,13 @@ def select(
     without: set[str] = set()  # families that were measured, and took longer than plain fp32 or went wrong
     best: KernelFamily | None = None
     passed: PassedOver = ()
-    faster = faster_families(precision)
-    can = ranking.able(device, desc, faster[0].precision, True) if faster else ()
-    for family in faster:
-        reason, told = "" if family in can else family.supports(device, desc), None
+    for family in faster_families(precision):
+        reason, told = family.supports(device, desc), None
         if not reason and (reason := stored.failed(family)):
             without.add(family.name)
         elif not reason and precision == "auto":
             told = stored.slower_than_fp32(own, family)
-            reason = told or ""
-            if told is None and best is None:  # of those behind the first nothing is told
-                reason = heuristic.slower_than_fp32(device, desc, family, plain)
+            reason = heuristic.slower_than_fp32(device, desc, family, plain) if told is None else told
         if told:
             without.add(family.name)
         if reason:
@@ -194,8 +189,8 @@ def unsuited(device: Device, desc: Desc, precision: str) -> str:
 
 def faster_families(precision: str) -> tuple[KernelFamily, ...]:
     """Return the families beside plain fp32 that a precision may take: for ``auto`` all that are as accurate."""
-    wanted = FASTER if precision == "auto" else (precision,) * (precision in FASTER)
-    return tuple(itertools.chain.from_iterable(map(ranking.members, wanted)))
+    wanted = FASTER if precision == "auto" else tuple(name for name in FASTER if name == precision)
+    return tuple(f for name in wanted for f in ranking.members(name))
 
 
 def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:

@@ -38,7 +38,7 @@ class Candidate:
         return {"kernel": self.kernel, **self.config.encode()}
 
     def __str__(self) -> str:
-        return f"{self.family.name} {self.config}".rstrip()
+        return f"{self.kernel} {self.config}".rstrip()
 
 
 def decoded(stored: Mapping[str, Any]) -> Candidate:

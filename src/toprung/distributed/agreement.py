@@ -21,7 +21,6 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
-from toprung.backends.waiting import gate
 from toprung.errors import RankFailed, ToprungError
 
 SHARE, SEARCH = 0.8, 0.95
@@ -38,8 +37,7 @@ class _Store:
         self.group, self.products = group, Counter[tuple[int, ...]]()
         given = group.get_group_store()
         self.store, self.watching = (dist.PrefixStore("toprung", given.clone()) for _ in range(2))
-        self.timeout: float = given.timeout.total_seconds()
-        self.store.set_timeout(SEARCH * given.timeout)  # a clone has the default, not what init_process_group was given
+        self.store.set_timeout(given.timeout)  # a clone has the default, not what init_process_group was given
 
 
 _store: _Store | None = None
@@ -61,7 +59,7 @@ class Agreement:
         _store.products[self.ranks] += 1
         self.name, self.number = f"{'.'.join(map(str, self.ranks))}/{_groups[self.ranks]}", _store.products[self.ranks]
         self.key, self.last = f"{self.name}/{self.number}", f"{self.name}/{self.number - 1}"
-        self.timeout = _store.timeout
+        self.timeout: float = self.store.timeout.total_seconds()
         self.began, self.reached, self.watched = time.monotonic(), False, False
 
     def left(self, share: float = SHARE) -> float:
@@ -162,21 +160,19 @@ def _watch() -> None:
         agreement, event, groups, thread = _watched.get()
         agreement.store = agreement.watching
         with contextlib.suppress(RuntimeError):  # the store is gone, or the device: the thread that uses it is told
-            query = gate(event.query)
-            while not query() and agreement.left() > 0.001:
+            while not event.query() and agreement.left() > 0.001:
                 time.sleep(min(1.0, agreement.timeout / 100))
-            with gate:  # Python's end waits a little for these calls, which up to 3.13 would end in an abort of the process
-                if event.query():
-                    agreement._finish()
-                    continue
-                text = "communication on the device takes longer"
-                agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")
-                failure = functools.partialmethod(RankFailed.__init__, *agreement._failure(text))
-                # Python makes an exception for another thread of a class, without arguments
-                kind = type("RankFailed", (RankFailed,), {"__init__": failure, "__module__": RankFailed.__module__})
-                for one in (thread, threading.main_thread().ident or 0):  # a backward pass of PyTorch's may have had its thread
-                    if ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(one), ctypes.py_object(kind)):
-                        break
-                # only now: with its communication aborted the device goes on, to a wrong result
-                for group in groups:
-                    group.abort()
+            if event.query():
+                agreement._finish()
+                continue
+            text = "communication on the device takes longer"
+            agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")
+            failure = functools.partialmethod(RankFailed.__init__, *agreement._failure(text))
+            # Python makes an exception for another thread of a class, without arguments
+            kind = type("RankFailed", (RankFailed,), {"__init__": failure, "__module__": RankFailed.__module__})
+            for one in (thread, threading.main_thread().ident or 0):  # a backward pass of PyTorch's may have had its thread
+                if ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(one), ctypes.py_object(kind)):
+                    break
+            # only now: with its communication aborted the device goes on, to a wrong result
+            for group in groups:
+                group.abort()

@@ -26,10 +26,7 @@ def problem_class(desc: Desc) -> str:
         return "deep"
     if 16 * desc.depth <= min(desc.M, desc.N):
         return "shallow"
-    for name, side in SIZES.items():
-        if desc.flops < 2 * side**3:
-            return name
-    return "large"
+    return next((name for name, side in SIZES.items() if desc.flops < 2 * side**3), "large")
 
 
 def class_of(desc: Desc) -> str:

@@ -39,7 +39,7 @@ class Result:
     on: int
     stride: int
 
-    @forks.cached_property
+    @property
     def elements(self) -> int:
         """Number of elements of all matrices."""
         return self.rows * self.cols * self.batch

@@ -203,7 +203,7 @@ class Block:
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int) -> Tile:
     return Tile(
-        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=min(4, piece[1]), VA=4, VB=4, STAGES=stages,
+        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=widest(piece[1]), VA=4, VB=4, STAGES=stages,
         PADA=4, PADB=4,
     )  # fmt: skip
 
@@ -242,17 +242,17 @@ class Table(NamedTuple):
     source : the table that they were made of
     blocks : the blocks
     columns : of their tiles
-    numbers : the same in one array, and below ``resident`` of the blocks, and 1 where lanes of a tile have the local memory to
-        exchange results in pieces of VEC floats
-    efficiency, chained : of the blocks
+    efficiency, resident, chained : of the blocks
+    roomy : True where lanes of a tile have the local memory to exchange results in pieces of VEC floats
     """
 
     source: tuple[Block, ...]
     blocks: tuple[Block, ...]
     columns: cost_model.Columns
-    numbers: NDArray[Any]
     efficiency: NDArray[Any]
+    resident: NDArray[Any]
     chained: NDArray[Any]
+    roomy: NDArray[Any]
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
@@ -279,10 +279,11 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
                 continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        numbers = np.array([(*cost_model.Columns.of(one.tile), one.resident, is_roomy(one.tile)) for one in found]).T
-        efficiency, chained = (np.array([getattr(one, name) for one in found]) for name in ("efficiency", "chained"))
-        columns = cost_model.Columns(*numbers[:-2])
-        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, numbers, efficiency, chained)
+        columns = cost_model.Columns(*np.array([cost_model.Columns.of(one.tile) for one in found]).T)
+        others = ([getattr(one, name) for one in found] for name in ("efficiency", "resident", "chained"))
+        roomy = np.array([is_roomy(one.tile) for one in found])
+        efficiency, resident, chained = map(np.array, others)
+        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, efficiency, resident, chained, roomy)
     return known
 
 
@@ -322,14 +323,13 @@ def weighed(
 
     ``aligned``: as if operands and C were aligned, by the numbers of a vendor's kernels.
     """
-    *columns, resident, roomy = table.numbers[:, at]
-    t = cost_model.Columns(*columns)
+    t = cost_model.Columns(*(column[at] for column in table.columns))
     launches = np.ones_like(slices) if clustered else np.minimum(slices, 2)
     c, p = desc.widths[2], cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK
     wide, vc = (4, np.minimum(4, t.VEC)) if aligned else (c, np.minimum(np.where(launches == 1, c, widest(desc.N)), t.VEC))
     cycles = cost_model.block_cycles(
-        desc, t, table.efficiency[at], resident, slices, vc, wide, device.compute_units, device.lanes or 128, p,
-        False if aligned else (vc < t.VEC) & (roomy > 0), clustered,
+        desc, t, table.efficiency[at], table.resident[at], slices, vc, wide, device.compute_units, device.lanes or 128, p,
+        False if aligned else (vc < t.VEC) & table.roomy[at], clustered,
     )  # fmt: skip
     found: NDArray[Any] = cost_model.seconds(cycles, launches, cost_model.hz(device))
     return found

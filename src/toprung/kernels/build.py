@@ -70,11 +70,10 @@ LOADED: dict[str, str] = {}
 
 class _Compiling(threading.local):
     seconds = 0.0
-    apart: Callable[[Source, Session], bytes] | None = None
 
 
 compiling = _Compiling()
-"""CPU seconds that this thread has spent in compilers, which run without the GIL; and what compiles for it elsewhere, if it can."""
+"""CPU seconds that this thread has spent in compilers, which run without the GIL."""
 
 
 def build(
@@ -116,7 +115,7 @@ def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bo
             with suppress(BuildError, LaunchError):  # of another runtime with this fingerprint, or newer than the driver
                 return session.load(binary, source), True
     began = time.thread_time()
-    binary = (compiling.apart and compiling.apart(source, session)) or session.compile(source)
+    binary = session.compile(source)
     compiling.seconds += time.thread_time() - began
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)

@@ -194,17 +194,12 @@ def block_cycles(
     each = each + p.narrow["AT" if desc.trans_a else "A"] * (1 / t.VA - 0.25) / t.BN
     each = each + p.narrow["BT" if desc.trans_b else "B"] * (1 / t.VB - 0.25) / t.BM
     waiting = iterations * (p.iteration + p.load * (t.BM * t.BK / t.VA + t.BK * t.BN / t.VB) / t.items)
-    made = desc.batch * desc.M * desc.N
     pieces = t.VEC / xp.min(vc, t.VEC)
+    gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
     stores = t.results / t.VEC * pieces
 
     ends = 1 + p.short_row * 16 / t.BN
-    each_result = p.result * xp.pow(t.results / 32, p.piece) * ends
-    written = made * p.written * ends
-    if xp.any(pieces > 1):
-        gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
-        each_result = each_result * xp.pow(gaps, p.scattered)
-        written = written * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
+    each_result = p.result * xp.pow(gaps, p.scattered) * xp.pow(t.results / 32, p.piece) * ends
 
     shares = slices if clustered else 1
     at_once = places(resident, shares, units)
@@ -221,7 +216,9 @@ def block_cycles(
     # the fewest blocks on the busiest SM with which all that are left run at once
     rest = xp.max(xp.min(_busiest(left, slices, units) if clustered else xp.ceil(left / units), resident), 1)
     total = whole * wave(resident) + xp.where(left > 0, wave(rest), 0.0)
-    memory = 4 * (desc.batch * (desc.M + desc.N) * desc.K + written) / p.memory
+    read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
+    written = made * p.written * ends * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
+    memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (t.BM + t.BN) / p.cache
     total = _funnel(xp, total, memory, cache)
     if not clustered and xp.any(slices > 1):

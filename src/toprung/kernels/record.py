@@ -257,7 +257,6 @@ class RecordFamily(SearchedFamily[Tiles]):
         self.record(made).check_built(made)
         return made
 
-    @functools.lru_cache(1 << 10)  # noqa: B019  # families live as long as the process; selection adapts the same ones again
     def complete(self, device: Device, config: Tiles) -> Tiles | str:
         """Return a configuration with every switch, or why the device cannot run it."""
         record = self.record(config)

@@ -13,23 +13,21 @@ from collections.abc import Iterable
 CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 """A line that ends in a backslash goes on in the next one."""
 
-STRING = r"""\"(?:\\.|[^"\\\n])*\"|'(?:\\.|[^'\\\n])*'"""
-COMMENT = re.compile(rf"({STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
-"""A comment, or a string, which keeps what is in it: it may be assembly."""
-
 TOKEN = re.compile(
-    rf"""
-      {STRING}
-    | \.?\d(?:[eEpP][+-]|[\w.])*                                        # numbers, with their exponents and suffixes
-    | \w+
-    | <<<|>>>|<<=|>>=|\.\.\.|->\*|<<|>>|<=|>=|==|!=|&&|\|\||\+\+|--|->|::|\#\#|[-+*/%&|^]=
-    | \S
+    r"""
+      (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<line>(?:^|(?<=\n))[ \t]*\#[ \t]*line\b[^\n]*)
+    | (?P<hash>(?:^|(?<=\n))[ \t]*\#)
+    | (?P<end>\n)
+    | (?P<space>[^\S\n]+)
+    | (?P<token>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'                # strings keep what is in them: it may be assembly
+        |\.?\d(?:[eEpP][+-]|[\w.])*                                    # numbers, with their exponents and suffixes
+        |\w+
+        |<<<|>>>|<<=|>>=|\.\.\.|->\*|<<|>>|<=|>=|==|!=|&&|\|\||\+\+|--|->|::|\#\#|[-+*/%&|^]=
+        |.)
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
-DIRECTIVE = re.compile(r"^[ \t]*#(.*)", re.MULTILINE)
-OBJECT = re.compile(r"\s*define\s+\w+\s+\(")
-"""A macro whose value begins with a parenthesis, no function."""
 
 
 def tokens(text: str) -> list[str]:
@@ -46,18 +44,27 @@ def tokens(text: str) -> list[str]:
     out, and so is the folder of an included file.
     """
     found: list[str] = []
-    plain = COMMENT.sub(lambda match: match[1] or " ", CONTINUED.sub("", text))
-    for place, part in enumerate(DIRECTIVE.split(plain)):  # in turn lines of code, and a directive
-        words = TOKEN.findall(part)
-        if place % 2 and words[:1] != ["line"]:
-            if words[:1] == ["include"] and words[-1][0] == '"':
-                words[-1] = f'"{words[-1].rpartition("/")[2].strip(chr(34))}"'
-            if OBJECT.match(part):
-                words.insert(2, " ")
-            found += ["\n", "#", *words, "\n"]
-        elif not place % 2:
-            found += words
-    return found
+    directive = False
+    spaced = False
+    for match in TOKEN.finditer(CONTINUED.sub("", text)):
+        kind, word = match.lastgroup, match.group()
+        if kind in ("comment", "space"):
+            spaced = True
+        elif kind == "hash":
+            directive = True
+            found += ["\n", "#"]
+        elif kind == "end" and directive:
+            directive = False
+            found.append("\n")
+        elif kind == "token":
+            if directive and word[0] == '"' and found[-1] == "include":
+                word = f'"{word.rpartition("/")[2].strip(chr(34))}"'
+            if word == "(" and directive and spaced and found[-3:-1] == ["#", "define"]:
+                found.append(" ")
+            found.append(word)
+        if kind not in ("comment", "space"):
+            spaced = False
+    return found + ["\n"] * directive
 
 
 def source_digest(texts: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -258,20 +257,11 @@ class Book:
 
         Entries of a shape come fastest first. The distance is Euclidean, between the base-2 logarithms of the sizes.
         """
-        found, (m, n, k, batch), f = [], sizes, factor  # written out: every selection of new sizes looks at all of a class
+        found = []
         for spot, entries in self._classes.get(problem_class, {}).items():
-            M, N, K, Z = spot
-            if (
-                M <= f * m
-                and m <= f * M
-                and N <= f * n
-                and n <= f * N
-                and K <= f * k
-                and k <= f * K
-                and Z <= f * batch <= f * f * Z
-            ):
-                found.append((math.hypot(*map(math.log2, map(operator.truediv, spot, sizes))), entries))
-        return sorted(found, key=operator.itemgetter(0))
+            if all(a <= factor * b and b <= factor * a for a, b in zip(spot, sizes, strict=True)):
+                found.append((math.hypot(*(math.log2(a / b) for a, b in zip(spot, sizes, strict=True))), entries))
+        return sorted(found, key=lambda f: f[0])
 
 
 def scatter(seconds: Sequence[float]) -> float:

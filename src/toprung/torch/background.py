@@ -1,7 +1,6 @@
 """Preparation of kernels beside the program: selecting, compiling and loading, so that no product has to wait for them.
 
 Compilers run without the GIL, but selection holds it. So a pause follows each job, by the time it took, unless somebody waits.
-NVRTC has a process of its own for each kernel: a thread that is in it when the program ends would crash, and a process is killed.
 """
 
 from __future__ import annotations
@@ -10,15 +9,11 @@ import atexit
 import contextlib
 import itertools
 import math
-import pickle
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from toprung.backends.base import Session, Source
 from toprung.errors import NotReady
 from toprung.forks import in_child, renewed
 from toprung.kernels import build
@@ -31,16 +26,6 @@ FAREWELL = 5.0
 
 LONGEST = 600.0
 """Longest wait for a job, in seconds, where the caller names none: compilers take seconds, on a crowded machine minutes."""
-
-COMPILER = """
-import os, pickle, sys
-getattr(os, "nice", abs)(10)
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from toprung.backends import nvrtc
-code = nvrtc.compile_cubin(*pickle.load(sys.stdin.buffer)).code
-sys.stdout.buffer.write(nvrtc.version().encode() + b"\\n" + code)
-"""
-"""Program that compiles the source on its standard input, for which the program that asked goes on at full speed."""
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""
@@ -89,7 +74,6 @@ class Background:
         self._open: set[Job] = set()
         self._lock = renewed(threading.Lock())
         self._ending = False
-        self._compiler: subprocess.Popen[bytes] | None = None
         self._used, self._counted = 0.0, -1  # the first job opens the device and reads the stores: it does not count
         self._waiting, self._hurry = 0, threading.Event()
 
@@ -129,29 +113,7 @@ class Background:
                 if not self._waiting and not self._ending:
                     self._hurry.clear()
 
-    def _apart(self, source: Source, session: Session) -> bytes:
-        """Return a CUDA kernel's binary from a process of its own; empty where this process has to compile it.
-
-        Raises
-        ------
-        NotReady
-            the interpreter ends
-        """
-        device = session.device
-        if device.backend != "cuda" or not sys.executable:
-            return b""
-        words, pipe, child = [sys.executable, "-c", COMPILER], subprocess.PIPE, None
-        with self._lock, contextlib.suppress(OSError):  # of a system that starts no more processes
-            if not self._ending:
-                child = self._compiler = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-        made = child.communicate(pickle.dumps(sys.path) + pickle.dumps((source, device.arch)))[0] if child else b""
-        if self._ending:
-            raise NotReady(f"{source.name} is not compiled: Python ends")
-        version, _, code = made.partition(b"\n")
-        return code if device.runtime.endswith(f"NVRTC {version.decode()}") else b""  # a program may have loaded another
-
     def _run(self) -> None:
-        build.compiling.apart = self._apart
         while True:
             _, _, job = self._jobs.get()
             if job is None or self._ending:
@@ -181,12 +143,10 @@ class Background:
 
     def end(self) -> None:
         """Start no more jobs, and wait a little for those under way: a thread must not be in a compiler when the process ends."""
+        self._ending = True
         self._hurry.set()
         with self._lock:
-            self._ending = True
             self._open.clear()  # what is not done by then never will be
-            if self._compiler is not None:
-                self._compiler.kill()
         self._jobs.put((-1, next(self._numbers), None))
         if self._thread is not None:
             self._thread.join(FAREWELL)

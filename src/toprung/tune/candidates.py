@@ -10,7 +10,7 @@ from itertools import islice
 from toprung.device import Device
 from toprung.dispatch import mixed
 from toprung.dispatch.heuristic import first_candidates, select_own
-from toprung.dispatch.ranking import members, promising, ranked
+from toprung.dispatch.ranking import BY_SECONDS, members, promising, ranked
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.dispatch.tuned import HERE, fitted, is_ours
@@ -30,6 +30,9 @@ CANDIDATES = 2
 
 NEXT = 4
 """Number of top-ranked candidates of the heuristic that autotuning on first use times."""
+
+CHECKED = 8
+"""Least number of candidates of which a check calls the fastest the best, as far as the cost models know as many."""
 
 FASTER_CANDIDATES = 1
 """Number of candidates of each other accuracy class: a check of both classes takes at most a third longer, because most of the time
@@ -96,6 +99,21 @@ def mixed_candidates(device: Device, desc: GemmDesc, precision: str, mine: Candi
     known = [p.candidate for p in order if p.seconds < math.inf][:NEXT]
     uncosted = {p.candidate.family: p.candidate for p in reversed(order) if p.seconds == math.inf}
     return [*known, *uncosted.values()]
+
+
+def filled(device: Device, problem: Problem, precision: str, mine: Candidate, others: list[Candidate]) -> list[Candidate]:
+    """Return other candidates than the selected one, with the next of the cost models' order until there are ``CHECKED`` in all."""
+    desc = problem.desc
+    if not desc.is_vector and desc.is_mixed:
+        order = mixed.ranked(device, desc, precision)[0]
+    else:
+        classes = ("fp32", *FASTER) if precision == "auto" else (precision,)
+        order = sorted((p for name in classes for p in ranked(device, desc, name, None)), key=BY_SECONDS)
+    more = (p.candidate for p in order if p.seconds < math.inf)
+    found = dict.fromkeys((mine, *others))
+    while len(found) < CHECKED and (one := next(more, None)):
+        found[one] = None
+    return [c for c in found if c != mine]
 
 
 def first_use_candidates(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,8 +20,9 @@ from toprung.gemm.classes import class_of, problem_class
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
+from toprung.oracle.problems import problem_of
 from toprung.store import Store
-from toprung.tune.candidates import check_candidates, first_use_candidates, selected
+from toprung.tune.candidates import check_candidates, filled, first_use_candidates, selected
 from toprung.tune.compiler import COMPILING, Compiler
 from toprung.tune.executors.base import Lane
 from toprung.tune.plan import measure, surviving
@@ -80,6 +81,16 @@ class Checked:
         desc = self.problem.desc
         return "mixed" if not desc.is_vector and desc.is_mixed else problem_class(desc)
 
+    @classmethod
+    def read(cls, stored: Mapping[str, Any], choices: Mapping[int, Candidate]) -> Checked:
+        """Return the result of a shape in a record, without its samples; ``choices``: the record's candidates by number."""
+        best, ratio = stored["best"], stored["ratio"]
+        return cls(
+            problem_of(stored["problem"]), stored["precision"], choices[stored["routed"]], stored["why"],
+            choices[best] if best is not None else None, Interval(**ratio) if ratio else None, stored["broken"], stored["trouble"],
+            device_ratio=stored["device_ratio"],
+        )  # fmt: skip
+
     def describe(self, choices: Choices) -> dict[str, Any]:
         """Return the result as JSON-ready data, candidates as their numbers in ``choices``."""
         return {
@@ -107,18 +118,21 @@ def asked(device: Device, problem: Problem, precision: str) -> list[str]:
 
 def check(
     lane: Lane, problems: Sequence[Problem], store: Store, within: float = WITHIN, limit: float = 20.0, seed: int = 0,
-    precision: str = "auto", measuring: bool = False,
+    precision: str = "auto", measuring: bool = False, done: int = 0,
 ) -> Iterator[Checked]:  # fmt: skip
     """Yield the measured result of each problem on each of its paths (see ``asked``), one after the other.
 
-    ``measuring``: autotune each problem first, into ``store``, which must stand in for the user's own and is emptied each time.
+    Parameters
+    ----------
+    measuring : autotune each problem first, into ``store``, which must stand in for the user's own and is emptied each time
+    done : number of results that earlier parts of this check have
     """
     device, machine = lane.device, lane.machine
     fingerprint = lane.start()
     compiler = Compiler(device)
     plans: list[tuple[Problem, str, Selection, list[Candidate], list[Future[str] | None]]] = []
     ranking: deque[tuple[Problem, str, Future[list[Candidate]] | None]] = deque()
-    left = ((p, path) for p in problems for path in asked(device, p, precision))
+    left = islice(((p, path) for p in problems for path in asked(device, p, precision)), done, None)
     try:
         while True:
             ranking.extend(
@@ -132,6 +146,7 @@ def check(
                     others = [c for c in first_use_candidates(device, problem, path, store, machine, order) if c != mine.candidate]
                 else:
                     mine, others = check_candidates(device, problem, path, mine, store, machine, order)
+                    others = filled(device, problem, path, mine.candidate, others)
                 plans.append(
                     (problem, path, mine, others, [compiler.ahead(c, problem.desc, fingerprint) for c in (mine.candidate, *others)])
                 )
@@ -141,6 +156,7 @@ def check(
             wait(filter(None, futures), timeout=COMPILING)  # the worker compiles what is missing, and reports errors itself
             if measuring:
                 mine, others = _measured(lane, problem, path, mine, others, store, seed)
+                others = filled(device, problem, path, mine.candidate, others)
             yield _one(lane, problem, path, mine, others, within, limit, seed)
     finally:
         compiler.close()

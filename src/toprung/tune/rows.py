@@ -61,8 +61,8 @@ class Choices(dict[Candidate, int]):
         return tables
 
 
-def read(record: Mapping[str, Any], again: bool = True) -> list[list[Row]]:
-    """Return the rows of each shape of a result file; ``again``: with those of a check's second samples behind the first."""
+def candidates(record: Mapping[str, Any]) -> dict[int, Candidate]:
+    """Return the candidates of a result file by their numbers."""
     known: dict[int, Candidate] = {}
     for table, lines in record["choices"].items():
         kernel, *names = table.split()
@@ -70,6 +70,12 @@ def read(record: Mapping[str, Any], again: bool = True) -> list[list[Row]]:
         for number, *values in lines:
             tile, options = zip(names[:at], values[:at], strict=True), zip(names[at + 1 :], values[at:], strict=True)
             known[number] = decoded({"kernel": kernel, "tile": dict(tile), "options": dict(options)})
+    return known
+
+
+def read(record: Mapping[str, Any], again: bool = True) -> list[list[Row]]:
+    """Return the rows of each shape of a result file; ``again``: with those of a check's second samples behind the first."""
+    known = candidates(record)
     stored = [[*shape["measured"], *(shape.get("again", ()) if again else ())] for shape in record["shapes"]]
     return [[Row(known[number], *rest) for number, *rest in one] for one in stored]
 

@@ -129,6 +129,17 @@ def with_mixed(device: Device, problems: Sequence[Problem], seed: int) -> list[P
     return made
 
 
+def with_scalars(problems: Sequence[Problem], seed: int) -> list[Problem]:
+    """Return problems with α and β drawn, each 1 and 0 as often as anything else, and increments of half of the vectors."""
+    rng = random.Random(f"scalars of {seed}")
+    made: list[Problem] = []
+    for problem in problems:
+        scalars = {"alpha": rng.choice((1.0, 1.0, 0.5, -1.3)), "beta": rng.choice((0.0, 0.0, 1.0, 0.7))}
+        steps = {"incx": rng.choice((1, 1, 2, 5)), "incy": rng.choice((1, 1, 2, 5))} if isinstance(problem, Gemv) else {}
+        made.append(replace(problem, **scalars, **steps))  # type: ignore[type-var]
+    return made
+
+
 def _in_wider(rng: random.Random, problem: Problem) -> Problem:
     """Return a product with gaps behind its rows, one of three times; any other problem as it is."""
     if not isinstance(problem, Gemm) or rng.random() > 1 / 3:

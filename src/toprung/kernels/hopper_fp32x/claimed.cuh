@@ -16,7 +16,7 @@
 // over the lanes of a row (MAX: the largest, else losses together); ``shared``: four words of the warpgroup's
 template <bool MAX> inline uint over_row(uint mine, int lanes, uint *shared) {
     if (MAX) mine = __reduce_max_sync(0xffffffffu, mine);
-    else mine = __reduce_add_sync(0xffffffffu, mine & THIN) | __reduce_or_sync(0xffffffffu, mine & (LOST | SMALL));
+    else mine = __reduce_add_sync(0xffffffffu, mine & THIN) | __reduce_or_sync(0xffffffffu, mine & LOST);
     if (lanes == 32) return mine;
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32 % 4] = mine;
     group_sync();

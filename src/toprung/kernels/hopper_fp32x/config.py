@@ -112,7 +112,7 @@ class Fp32xConfig(FieldsConfig):
         ring = 1024 + self.STAGES * 128 * (self.BM + self.BN)
         if self.split == BOTH:
             return ring + 16 * self.STAGES
-        statistics = 2 * (32 + 2 * self.BN)  # of a tile's columns, in each phase
+        statistics = 2 * (16 + 2 * self.BN)  # of a tile's columns, in each phase
         return ring + self.STAGES * (4 * self.BN + 24 + statistics) + 4 * self.CONSUMERS * self.spare_bytes  # three barriers
 
     @forks.cached_property
@@ -190,9 +190,8 @@ def aligned(desc: GemmDesc) -> tuple[int, int]:
 
 def on_words(desc: GemmDesc) -> bool:
     """Return True if all rows of halves begin on words of 4 bytes, as their first one does."""
-    apart, f32 = desc.batch > 1, "float32"
-    a = desc.type_a == f32 or not (desc.lda % 2 or (apart and desc.stride_a % 2))
-    return a and (desc.type_b == f32 or not (desc.ldb % 2 or (apart and desc.stride_b % 2)))
+    a, b = (not (one % 2 or (two % 2 and desc.batch > 1)) for one, two in ((desc.lda, desc.stride_a), (desc.ldb, desc.stride_b)))
+    return (a or desc.type_a == "float32") and (b or desc.type_b == "float32")
 
 
 def tiles(desc: GemmDesc, config: Any) -> int:

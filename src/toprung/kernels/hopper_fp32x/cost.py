@@ -104,11 +104,9 @@ class Columns(NamedTuple):
 
     def found(self) -> list[Fp32xConfig]:
         """Return the configurations that are weighed."""
-        found = []
-        for one, parts, kept in zip(self.configs, self.k_parts.tolist(), self.kept.tolist(), strict=True):
-            if kept:
-                found.append(one if parts == one.k_parts else replace(one, k_parts=parts))
-        return found
+        found, parts = self.configs, self.k_parts.tolist()
+        which = [i for i, kept in enumerate(self.kept.tolist()) if kept]
+        return [one if parts[i] == (one := found[i]).k_parts else replace(one, k_parts=parts[i]) for i in which]
 
 
 @functools.lru_cache(1024)
@@ -263,7 +261,7 @@ def times(c: Columns, align_a: int, align_b: int, type_a: str = "float32", type_
     """Return the seconds of a k-block of 32 and of a tile, by the types of the operands and the words that they are aligned to."""
     chunk, tile = np.array(FLIGHT.times)[c.block].T
     share, wider = FLIGHT.shares[f"{type_a} {type_b}"]
-    more_a, more_b = ELEMENT_BYTES[type_a] / 16 * (1 / align_a - 1 / 4), ELEMENT_BYTES[type_b] / 16 * (1 / align_b - 1 / 4)
+    more_a, more_b = (ELEMENT_BYTES[kind] / 16 * (1 / n - 1 / 4) for kind, n in ((type_a, align_a), (type_b, align_b)))
     return np.array([chunk * share * (c.BN / 64) ** wider + FLIGHT.copy * (c.BM * more_a + c.BN * more_b), tile])
 
 

@@ -23,15 +23,13 @@ __noinline__ void refuse(Doubts &in) {
     for (int h = 0; h < 2; ++h) may_be_0[h] = rows[h].lost > 0.0f || rows[h].largest > LEAST_LARGEST;
 #pragma unroll 4
     for (int x = 0; x < BN / 4; ++x) {
-        int col = column_of(x / 2, thread) + x % 2, stored = 8 * (x / 2) + 2 * (thread % 4) + x % 2;
-        bool thin = __float_as_uint(shared_one(in.statistics + 4 * (stored / LANES))) >> stored % LANES & 1;
-        uint its = shared_half(in.statistics + 32 + 2 * col/*!column-statistics*/);
+        int col = column_of(x / 2, thread) + x % 2;
+        uint its = shared_half(in.statistics + 16 + 2 * col/*!column-statistics*/);
         LineStatistics column{of_byte(its & 0xff), of_byte(its >> 8/*!lost-of-column*/)};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
-            float single = thin ? least_of(lost_by_single(rows[h].largest, column.largest)) : 0.0f;
-            bool lost = ((fabsf(sum) < least) & (/*!sum-of-zeros*/may_be_0[h] | (sum != 0.0f))) | ((fabsf(sum) < single) & (/*!single-zeros*/sum != 0.0f));
+            bool lost = (fabsf(sum) < least) & (/*!sum-of-zeros*/may_be_0[h] | (sum != 0.0f));
             refused[h] |= (uint)lost << x, pieces |= (uint)lost << /*!granule*/col / GRANULE;
         }
     }
@@ -55,28 +53,13 @@ __noinline__ void refuse(Doubts &in) {
         }
 }
 
-// The sums of a tile's 16 x BN, if four small neighbours were noticed in rows or columns, or a thin column has a sum that is small enough; the
-// first ``rows`` of them are C's. Nothing is in doubt in the others: their operands lie past A's end. Where A is scaled they are rows of
-// zeros, which have lost nothing.
+// The sums of a tile's 16 x BN, if rows or columns have small elements at all; the first ``rows`` of them are C's. Nothing is in doubt in
+// the others: their operands lie past A's end. Where A is scaled they are rows of zeros, which have lost nothing.
 template <class OperandsAt>
 inline void refuse_doubts(float (&sum)[BN / 2], const RowStatistics &of_rows, int rows, uint statistics, uint spare, ulong *count, OperandsAt operands) {
-    float4 words = shared_four(statistics), largest = shared_four(statistics + 16);
-    const uint thin[4] = {__float_as_uint(words.x), __float_as_uint(words.y), __float_as_uint(words.z), __float_as_uint(words.w)};
-    const float most[4] = {largest.x, largest.y, largest.z, largest.w};
-    bool some = !A_UNSCALED && of_rows.weight[0] + of_rows.weight[1] > 0.0f;
-#pragma unroll
-    for (int warp = 0; warp < 4; ++warp) {
-        if (!thin[warp]) continue;
-        uint mine = thin[warp] >> /*!thin-of-thread*/2 * (threadIdx.x % 4); // from the thread's first column on
-        float least[2] = {least_of(lost_by_single(of_rows.largest(0), most[warp])), least_of(lost_by_single(of_rows.largest(1), most[warp]))};
-#pragma unroll
-        for (int i = 0; i < LANES / 2; ++i) { // of the thread's sums in these columns
-            float x = sum[LANES / 2 * warp + i];
-            some |= (mine >> (i / 4 * 8 + i % 2) & 1) && x != 0.0f && fabsf(x) < /*!least-of-single*/least[i / 2 % 2];
-        }
-        some |= most[warp] > 0x1p127f;
-    }
-    if (!__any_sync(0xffffffffu, some)) return;
+    float4 words = shared_four(statistics);
+    uint some = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
+    if (!some && (A_UNSCALED || !__any_sync(0xffffffffu, of_rows.weight[0] + of_rows.weight[1] > 0.0f))) return;
     Doubts doubts;
     doubts.rows[0] = of_rows.row(0), doubts.rows[1] = of_rows.row(1), doubts.statistics = statistics, doubts.spare = spare;
     doubts.count = count, operands(doubts, 0);

@@ -76,7 +76,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 member = group.member(tile, member);
-                split_tile(ring, k_blocks_of(group, member), group.of[member].K, tile + workers < tiles);
+                split_tile(ring, k_blocks_of(group, member), tile + workers < tiles);
             }
         }
         return;

@@ -74,10 +74,7 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
             }
         } else { // the splitter
             fewer_registers<SPLITTER_REGISTERS>();
-            for (int tile = worker; tile < tiles; tile += workers) {
-                int left = depth(IN_PARTS ? walk.place(tile).matrix : 0) - 32 * begin;
-                split_tile(ring, k_blocks, left, tile + workers < tiles);
-            }
+            for (int tile = worker; tile < tiles; tile += workers) split_tile(ring, k_blocks, tile + workers < tiles);
         }
         if (SLICES > 1) { // as often as consumers do: a cluster has one tile, for which the host launches as many clusters as tiles
             cluster_sync();

@@ -49,15 +49,13 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, RowS
 }
 
 // Sums as B's columns scale them. Those become NaN in which something may be seen that two terms cannot carry. Of a column an element is off by
-// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``LineStatistics`` has, by its third term. A single small
-// element of a row is seen in columns that have small ones or zeros, in a sum that is not 0.
+// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``LineStatistics`` has, by its third term.
 inline void scale_columns(float (&sum)[BN / 2], const RowStatistics &of_rows, const Row *columns, int cols, int K) {
-    float least[2], if_lost[2], if_small[2]; // what sums must have, also of a column that has lost something, or has small elements
+    float least[2], if_lost[2]; // what sums must have, also of a column that has lost something
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         LineStatistics row = of_rows.row(h);
         least[h] = least_of(/*!lost-of-row*/1.5f * row.lost * 0x1p15f);
-        if_small[h] = least_of(lost_by_single(row.largest, /*!largest-column*/0x1p15f));
         if_lost[h] = least[h] + least_of(/*!lost-column*/(float)K * 0x1p-36f * row.largest);
     }
     // A lane fetches each 32nd column for all of its warp: fetched where they are used, they would be waited for one after the other.
@@ -68,13 +66,6 @@ inline void scale_columns(float (&sum)[BN / 2], const RowStatistics &of_rows, co
         Row its{0, 0};
         if (col < cols) its = columns[col];
         known[g] = 2 * its.exponent + (its.losses & LOST ? 1 : 0);
-        uint small = __ballot_sync(0xffffffffu, /*!column-small*/(its.losses & SMALL) != 0) >> 2 * (threadIdx.x % 4); // from the thread's first column on
-        if (!small) continue;
-#pragma unroll
-        for (int i = 0; i < 16; ++i) { // of the thread's sums in these columns
-            float &x = sum[16 * g + i];
-            if (small >> (i / 4 * 8 + i % 2) & 1 && /*!small-zeros*/x != 0.0f && fabsf(x) < if_small[i / 2 % 2]) x = __int_as_float(0x7fffffff);
-        }
     }
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2

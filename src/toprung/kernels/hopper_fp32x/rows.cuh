@@ -20,17 +20,16 @@ inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint
     float one = from_half(hi & 0xffff), two = from_half(hi >> 16);
     lo = pair_of(corrected(s.share, one, u - one) * (float)RESIDUAL, corrected(s.share, two, v - two) * (float)RESIDUAL);
     losses += (fabsf(u) < 2.0f) + (fabsf(v) < 2.0f);
-    if (fminf(fabsf(u), fabsf(v)) < /*!small-of-row*/0x1p-5f) losses |= SMALL;
     if ((fabsf(u) < 0x1p-14f && x != 0.0f) || (fabsf(v) < 0x1p-14f && y != 0.0f)) losses |= LOST;
 }
 
 // losses of two parts of a row
-inline uint both(uint x, uint y) { return ((x & THIN) + (y & THIN)) | ((x | y) & (LOST | SMALL)); }
+inline uint both(uint x, uint y) { return ((x & THIN) + (y & THIN)) | ((x | y) & LOST); }
 
-// what is known of a whole row; zeros behind K were counted, too, and are small: with them the row is so if any is not its bulk
+// what is known of a whole row; zeros behind K were counted, too
 inline Row known(uint largest, uint losses, int behind) {
     uint thin = (losses & THIN) - behind;
-    return Row{-shift_of(largest), (largest ? thin : 0) | (losses & LOST) | (thin ? losses & SMALL : 0) | (largest >= 0x7f800000 ? SPECIAL : 0)};
+    return Row{-shift_of(largest), (largest ? thin : 0) | (losses & LOST) | (largest >= 0x7f800000 ? SPECIAL : 0)};
 }
 
 // four elements along memory from k on

@@ -34,7 +34,7 @@ constexpr int LANES = BN / 4, PARTS = 128 / BN, EACH = 32 / PARTS;
 // A stage of the ring: A as it comes, and room for the terms of B, whatever its elements are.
 constexpr int A_BYTES = BM * 32 * A_SIZE, B_BYTES = BN * 128, STAGE_BYTES = A_BYTES + B_BYTES, RING_BYTES = STAGES * STAGE_BYTES;
 constexpr int SCALE_BYTES = 4 * BN;             // scales of B's columns, per stage
-constexpr int STATISTICS_BYTES = 32 + 2 * BN;   // per-tile column statistics (split.cuh), a slot
+constexpr int STATISTICS_BYTES = 16 + 2 * BN;   // per-tile column statistics (split.cuh), a slot
 constexpr int STATISTICS_SLOTS = B_IS_SPLIT ? 0 : 2 * STAGES;
 constexpr int BARRIER_BYTES = 3 * 8;            // per stage: filled, split, free
 constexpr int OUT_PITCH = BN + 16;              // floats from row to row of C in a warp's memory: eight rows meet in no bank

@@ -56,7 +56,7 @@ inline void along(const Operand &o, int block, int K, int depth, int slices, int
     }
 #pragma unroll 1
     for (int k = 4 * at + lanes * HELD; k < end; k += 4 * lanes) store_four(four(from, k, limit, wide), s, to, k, losses);
-    losses = __reduce_add_sync(0xffffffffu, losses & THIN) | __reduce_or_sync(0xffffffffu, losses & (LOST | SMALL));
+    losses = __reduce_add_sync(0xffffffffu, losses & THIN) | __reduce_or_sync(0xffffffffu, losses & LOST);
     if (warps > 1) {
         if (threadIdx.x % 32 == 0) shared[WARPS + warp] = losses;
         __syncthreads();

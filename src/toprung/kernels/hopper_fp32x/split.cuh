@@ -3,10 +3,9 @@
 //
 // Elements under 2^-SPREAD times the largest, small ones, have fewer bits in two terms than in fp32. Each side counts what they may lose
 // (LineStatistics); at a tile's end exact.cuh computes those sums again in which it may be seen. Only where four neighbours of a thread are small
-// or 0, and not all 0, are small elements counted. Single ones are off by 2^-39 of the largest, which only a thin column shows: one with an
-// element that is 0 or under 2^-THIN_SPREAD times the largest. In others the largest has a product beside which that is 16 units at most.
+// or 0, and not all 0, are small elements counted: single ones are off by 2^-39 of the largest, unseen (docs/fp32x.md).
 
-constexpr int TOP_EXPONENT = 14, SPREAD = 17, THIN_SPREAD = 19;
+constexpr int TOP_EXPONENT = 14, SPREAD = 17;
 constexpr uint LEAST_BITS = 25u << 23;      // least largest |x| that counts: below, terms or scaled sums would be subnormal
 constexpr float LEAST_LARGEST = 0x1p-101f;  // the most that a row's largest is then
 
@@ -19,8 +18,6 @@ inline uint largest_of(float x, float y, float z, float w) {
     return __float_as_uint(fmaxf(fmaxf(fabsf(x), fabsf(y)), fmaxf(fabsf(z), fabsf(w))));
 }
 
-inline uint smaller_of(float x, float y) { return __float_as_uint(fminf(fabsf(x), fabsf(y))); }
-
 // the scale of 32 elements by the bits of the largest |x|
 inline BlockScale scale_of(uint largest) {
     uint exponent = max(largest, /*!least-scale*/LEAST_BITS) & 0x7f800000;
@@ -28,8 +25,8 @@ inline BlockScale scale_of(uint largest) {
 }
 
 // Return True if one of them is small; ``less``: the bits of |x|, less 1, for what is 0 loses nothing.
-inline bool is_small(uint less, uint largest, int spread = SPREAD) {
-    return /*!small*/less < max(largest, LEAST_BITS) - ((uint)spread << 23);
+inline bool is_small(uint less, uint largest) {
+    return /*!small*/less < max(largest, LEAST_BITS) - ((uint)SPREAD << 23);
 }
 
 // fp16 (TYPE 1) or bf16 as fp32: one, and the two of a word
@@ -61,35 +58,17 @@ inline float of_byte(uint byte) { return __uint_as_float(byte << 23); }
 // what a product may lose of one line, or 0 where that loses nothing, whatever the other is
 inline float lost_by(const LineStatistics &one, const LineStatistics &other) { return /*!nothing-lost*/one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
 
-// what a single small element of one line loses in a product with the other, at most
-inline float lost_by_single(float largest, float other) { return /*!single*/0x1p-39f * largest * other; }
-
 // what a sum must have at least, if so much may be lost of it, for at most UNITS in its last place
 inline float least_of(float lost) { return (/*!units*/0x1p24f / UNITS) * lost; }
 
 // --- B, by the splitter ---------------------------------------------------------------------------------------------------------
 
-// Address of element k of a stage's column of B, stored in ``row``. Where K runs along memory four (of halves eight) lie together.
-inline uint element_at(uint tile, int row, int k) {
-    if (TRANS_B && B_TYPE) return tile + row * 128 + ((k / 8 + 4 * (row % 2)) ^ row % 8) * 16 + k % 8 * 2;
-    if (TRANS_B) return tile + row * 128 + (k / 4 ^ row % 8) * 16 + k % 4 * 4;
-    int warp = row / LANES, column = (int)stored_column(row);
-    return tile + warp * (128 * LANES) + B_SIZE * ((k ^ /*!turn-of-part*/(k / EACH ^ warp) % TURNS) * LANES + column % LANES);
-}
-
-// The thread's EACH elements of its column of B, in order of K, of which there are ``left`` from the stage's first on. Any number may stand
-// behind K, where A has zeros: it is the column's first, for a 0 would count as small.
-inline void fetch_column(uint tile, int row, int part, int left, float (&v)[EACH]) {
-    int begin = part * EACH;
-#pragma unroll 1
-    for (int k = /*!behind-k*/max(left, begin); left > 0 && k < begin + EACH; ++k) {
-        if (B_IS_HALF) shared_put_half(element_at(tile, row, k), shared_half(element_at(tile, row, 0)));
-        else shared_put(element_at(tile, row, k), shared_one(element_at(tile, row, 0)));
-    }
-    if (TRANS_B && B_TYPE) {
+// The thread's EACH elements of its column of B, in order of K
+inline void fetch_column(uint tile, int row, int column, int part, int warp, float (&v)[EACH]) {
+    if (TRANS_B && B_TYPE) { // K runs along memory
 #pragma unroll
         for (int i = 0; i < EACH / 8; ++i) {
-            float4 eight = shared_four(element_at(tile, row, begin + 8 * i));
+            float4 eight = shared_four(tile + row * 128 + ((part * (EACH / 8) + i + 4 * (row % 2)) ^ row % 8) * 16);
             float words[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
             for (int w = 0; w < 4; ++w) {
@@ -100,39 +79,38 @@ inline void fetch_column(uint tile, int row, int part, int left, float (&v)[EACH
     } else if (TRANS_B) {
 #pragma unroll
         for (int i = 0; i < EACH / 4; ++i) {
-            float4 four = shared_four(element_at(tile, row, begin + 4 * i));
+            float4 four = shared_four(tile + row * 128 + ((part * (EACH / 4) + i) ^ row % 8) * 16);
             v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
         }
     } else {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            uint at = element_at(tile, row, begin + i);
+            uint at = tile + warp * (128 * LANES) + B_SIZE * (((part * EACH + i) ^ /*!turn-of-part*/(part ^ warp) % TURNS) * LANES + column % LANES);
             v[i] = B_TYPE ? widened<B_TYPE>(shared_half(at)) : shared_one(at);
         }
     }
 }
 
-// A stage's columns of B become terms in their place, with a scale each; ``left``: elements that K has from the stage's first on. Returns
-// True if the thread's part makes its column thin. For that part, scales with which four small neighbours were noticed are added to
-// ``weight``, and ``most`` is the largest |x| so far.
-inline bool split_columns(uint tile, uint scales, int left, float &weight, uint &most) {
+// A stage's columns of B become terms in their place, with a scale each. Returns the warp's columns in which small elements were noticed,
+// by bits. For the thread's part of its column, scales with which it noticed them are added to ``weight``, and ``most`` is the largest |x| so far.
+inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
+    int column = (int)stored_column(row);
     float v[EACH];
-    fetch_column(tile, row, part, left, v);
-    uint largest = 0, smallest = ~0u, least = ~0u; // smallest: of the largest of four, less 1; least: of all
+    fetch_column(tile, row, column, part, warp, v);
+    uint largest = 0, smallest = ~0u;
 #pragma unroll
     for (int i = 0; i < EACH / 4; ++i) {
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
-        least = min(least, smaller_of(v[4 * i], v[4 * i + 1])), least = min(least, /*!least-of-column*/smaller_of(v[4 * i + 2], v[4 * i + 3]));
     }
 #pragma unroll
-    for (int other = A_UNSCALED && B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // of fp16 times fp16 nothing is lost
+    for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // fp16 is not scaled
         largest = max(largest, /*!largest-of-lanes*/__shfl_xor_sync(0xffffffffu, largest, other));
     BlockScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
     weight /*!weight-of-b*/+= small ? s.back : 0.0f, most = max(/*!most-of-tile*/most, largest);
-    if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * stored_column(row), s.back);
+    if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // A row of 128 bytes: hi of both 16 of K, then lo; of each 16 of K words 0 to 3, then 4 to 7 (k_of); swizzled as tile_at says.
     uint at = tile + row * 128, turn = row % 8;
@@ -162,42 +140,38 @@ inline bool split_columns(uint tile, uint scales, int left, float &weight, uint 
             if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
         }
     }
-    return !A_UNSCALED && is_small(least, largest, THIN_SPREAD); // of a row of fp16 no more is known than its largest possible
+    return B_TYPE == 1 ? 0 : __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES);
 }
 
-// Column statistics of a tile, from what ``split_columns`` gave of it: for each splitter warp a word of its columns that are thin or have four
-// small neighbours, and a float, as large as any of them; Inf if some have. Then two bytes for each column (LineStatistics).
-inline void put_statistics(uint statistics, bool thin, float weight, uint most) {
+// Column statistics of a tile, from what ``split_columns`` gave of it: for each splitter warp a word of the columns in which small elements
+// were noticed, then two bytes for each column (LineStatistics).
+inline void put_statistics(uint statistics, uint noticed, float weight, uint most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
     for (int other = LANES; other < 32; other *= 2) {
         /*!weight-of-lanes*/weight += __shfl_xor_sync(0xffffffffu, weight, other);
         most = max(most, __shfl_xor_sync(0xffffffffu, most, other));
-        thin |= /*!thin-of-lanes*/(bool)__shfl_xor_sync(0xffffffffu, (uint)thin, other);
     }
-    uint largest = byte_of(__uint_as_float(most)), columns = __ballot_sync(0xffffffffu, thin || weight > 0.0f);
-    uint bytes = largest | byte_of(weight * (/*!lost-of-b*/EACH * 0x1p-25f)) << 8;
-    most = __reduce_max_sync(0xffffffffu, /*!noticed*/weight > 0.0f ? 255 : thin ? largest : 0);
-    if (lane < LANES) shared_put_half(statistics + 32 + 2 * /*!stored-statistics*/stored_column(warp * LANES + lane), bytes);
-    if (lane == 0) shared_put(statistics + 4 * warp, __uint_as_float(columns)), shared_put(statistics + 16 + 4 * warp, of_byte(most));
+    uint bytes = byte_of(__uint_as_float(most)) | byte_of(weight * (/*!lost-of-b*/EACH * 0x1p-25f)) << 8;
+    if (lane < LANES) shared_put_half(statistics + 16 + 2 * /*!stored-statistics*/stored_column(warp * LANES + lane), bytes);
+    if (lane == 0) shared_put(statistics + 4 * warp, __uint_as_float(noticed));
     __syncwarp(); // one lane arrives for all
 }
 
-// All stages of a tile, by the splitter; ``left``: elements of K in it, which may end stages before the last.
-inline void split_tile(Ring &ring, int k_blocks, int left, bool follows) {
-    bool thin = false;
-    uint most = 0;
+// All stages of a tile, by the splitter.
+inline void split_tile(Ring &ring, int k_blocks, bool follows) {
+    uint noticed = 0, most = 0;
     float weight = 0.0f;
 #pragma unroll 1
-    for (Ahead ahead(k_blocks, follows); ahead.of_tile(); left -= 32) {
+    for (Ahead ahead(k_blocks, follows); ahead.of_tile();) {
         ring.wait_until_filled();
-        thin /*!thin-stages*/|= split_columns(ring.b(), ring.scales(), left, weight, most) && left > 0;
+        noticed /*!noticed-stages*/|= split_columns(ring.b(), ring.scales(), weight, most);
         ahead.next();
         proxy_fence(); // Tensor Cores read what was written here
         __syncwarp();
         uint split = ring.split();
         ring.advance();
-        if (!ahead.of_tile()) put_statistics(ring.statistics(), thin, weight, most);
+        if (!ahead.of_tile()) put_statistics(ring.statistics(), noticed, weight, most);
         if (threadIdx.x % 32 == 0) /*!is-split*/barrier_arrive(split);
     }
 }
@@ -307,15 +281,11 @@ struct RowStatistics {
         scales = __vmaxu2(/*!largest-scales*/scales, __byte_perm(__float_as_uint(a.back[0]), __float_as_uint(a.back[1]), 0x7632));
     }
 
-    inline float largest(int h) const {
-        return A_UNSCALED ? 65504.0f : __uint_as_float(/*!scale-of-row*/h ? scales & 0xffff0000u : scales << 16) * /*!largest-of-row*/0x1p15f;
-    }
-
     // of the four lanes that have the row together, each with 8 of its 32 elements
     inline LineStatistics row(int h) const {
-        float all = weight[h];
+        float most = __uint_as_float(/*!scale-of-row*/h ? scales & 0xffff0000u : scales << 16), all = weight[h];
         /*!weight-of-pairs*/all += __shfl_xor_sync(0xffffffffu, all, 1);
         /*!weight-of-fours*/all += __shfl_xor_sync(0xffffffffu, all, 2);
-        return LineStatistics{largest(h), all * (/*!lost-of-a*/8 * 0x1p-25f)};
+        return LineStatistics{A_UNSCALED ? 65504.0f : most * /*!largest-of-row*/0x1p15f, all * (/*!lost-of-a*/8 * 0x1p-25f)};
     }
 };

@@ -5,11 +5,10 @@
 
 struct __align__(8) Row {
     int exponent; // times 2^exponent: from the scaled row back to the row
-    uint losses;  // elements that are not the row's bulk, and three flags
+    uint losses;  // elements that are not the row's bulk, and two flags
 };
 
-#define THIN 0x1fffffffu
-#define SMALL 0x20000000u   // some are under 2^-19 times the largest, or 0
+#define THIN 0x3fffffffu
 #define LOST 0x40000000u    // the row has elements that two terms cannot carry in full
 #define SPECIAL 0x80000000u // the row has an Inf or a NaN
 

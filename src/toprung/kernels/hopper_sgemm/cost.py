@@ -58,7 +58,7 @@ def tiles_of(desc: GemmDesc, variant: Any) -> Any:
 
 def schedules(desc: GemmDesc, variant: Any, units: int) -> Schedule:
     """Return what is weighed, in columns: whole tiles alone, then what does not fill waves cut over ever more blocks."""
-    tiles, chunks = np.asarray([tiles_of(desc, variant), -(-desc.K // variant.BK)])[..., None]
+    tiles, chunks = (np.asarray(n)[..., None] for n in (tiles_of(desc, variant), -(-desc.K // variant.BK)))
     n = np.arange(1, max(2, ceil(units, int(tiles.min()))) + 1)
     grid, left = np.minimum(n * tiles, units), tiles % units
     cut = (n > 1) & (left > 0) & (grid <= tiles * chunks)
@@ -77,8 +77,9 @@ def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
 def schedule_times(desc: GemmDesc, variant: Any, units: int) -> tuple[Schedule, Any]:
     """Return ``schedules``, and the seconds that the fullest block takes with each."""
     found = grid, shared = schedules(desc, variant, units)
-    stage = variant.BM * variant.BN * variant.BK
-    tiles, chunks, stage = np.asarray([tiles_of(desc, variant), -(-desc.K // variant.BK), stage])[..., None]
+    tiles, chunks, stage = (
+        np.asarray(n)[..., None] for n in (tiles_of(desc, variant), -(-desc.K // variant.BK), variant.BM * variant.BN * variant.BK)
+    )
     whole = -((shared - tiles) // grid)
     mine = -(-shared * chunks // grid) + whole * chunks
     parts = np.where(shared, -(-grid // np.maximum(shared, 1)), 0)  # of a tile: one is written and the others are added
@@ -154,7 +155,7 @@ def laid_out(desc: GemmDesc, variant: Any = FIRST) -> tuple[Any, Any]:
 
 def copied(desc: GemmDesc, variant: Any) -> tuple[Any, Any]:
     """Return how A is copied into the ring, and how B: 0 if TMA fetches it, 1 if K runs along memory, 2 if across."""
-    a, b = (1 - direct_a(desc, variant)) * variant.COPY, (1 - direct_b(desc)) * variant.COPY
+    a, b = ((1 - direct) * variant.COPY for direct in (direct_a(desc, variant), direct_b(desc)))
     return a * (2 if desc.trans_a else 1), b * (1 if desc.trans_b else 2)
 
 

@@ -4,4 +4,4 @@
 #ifndef CUT_SHARE
 #define CUT_SHARE 7.5e-8f
 #endif
-inline float corrected(float share, float hi, float lo) { return lo != 0.0f ? fmaf(share, hi, lo) : lo; }
+inline float corrected(float share, float hi, float lo) { return lo != 0.0f ? fmaf(share, hi, lo) : 0.0f; }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,11 +26,6 @@ RECORD = LibraryKernel(
 )
 
 
-@functools.cache
-def _config(device: Device) -> TileConfig:
-    return TileConfig(RECORD.tile_for(device))
-
-
 class Plain(RecordFamily[TileConfig]):
     """The family of last resort."""
 
@@ -43,7 +37,7 @@ class Plain(RecordFamily[TileConfig]):
         return ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
-        return [_config(device)]
+        return [TileConfig(RECORD.tile_for(device))]
 
     def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
         # infinity: anything else that can run is better

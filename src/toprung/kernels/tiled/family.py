@@ -20,7 +20,7 @@ from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
-from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid
+from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
 from toprung.kernels.record import RecordFamily
@@ -72,7 +72,7 @@ class Tiled(RecordFamily[TileConfig]):
             pieces = chain_lengths(desc.K, blocks.ONE_CHAIN)
             each = (blocks.weighed(device, replace(desc, K=k), table, at[alone], slices[alone]) for k in dict.fromkeys(pieces))
             seconds[alone] = sum(pieces.count(k) * found for k, found in zip(dict.fromkeys(pieces), each, strict=True))
-        return all_configured(device, desc, blocks.least(table, at, slices, seconds))
+        return [(time, configured(device, desc, one, n)) for time, one, n in blocks.least(table, at, slices, seconds)]
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
@@ -252,28 +252,18 @@ def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
     return summed(session, desc, slices, *parts)
 
 
-def configured(device: Device, desc: GemmDesc, one: Block, slices: int, clustered: bool = False) -> TileConfig:
-    """Return a block of the table for a product."""
-    return all_configured(device, desc, [(0.0, one, slices)], clustered)[0][1]
-
-
-def all_configured(
-    device: Device, desc: GemmDesc, found: Iterable[tuple[float, Block, int]], clustered: bool = False
-) -> list[tuple[float, TileConfig]]:
-    """Return seconds and configurations of blocks and slices. This is on the way of every selection: names stand sorted."""
-    gpu, index32, (_, _, c), parts = device.kind == "gpu", int(desc.index32), desc.widths, widest(desc.N)
-    ahead = gpu and device.backend == "opencl"  # NVIDIA's OpenCL compiler takes too many registers to read ahead
-    made, chain = [], 0
-    for seconds, one, slices in found:
-        tile = one.tile
-        chain = chain or blocks.shortest_chain(desc.K, tile)  # the same for all blocks of a device
-        options = (
-            ("AHEAD", 0 if ahead else one.ahead), ("CHAIN", chain if one.chained else 0), ("GROUP_M", 8), ("INDEX32", index32),
-            ("ORDER", one.order), ("RESIDENT", one.asked if gpu else 0), ("TRANS_A", int(desc.trans_a)),
-            ("TRANS_B", int(desc.trans_b)), ("VC", min(c if slices == 1 or clustered else parts, tile.VEC or 1)),
-        )  # fmt: skip
-        made.append((seconds, TileConfig(with_slices(tile, slices), options)))
-    return made
+def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileConfig:
+    """Return a block of the table for a product. This is on the way of every selection: names stand sorted."""
+    gpu = device.kind == "gpu"
+    # NVIDIA's OpenCL compiler takes too many registers to read ahead
+    ahead = 0 if gpu and device.backend == "opencl" else one.ahead
+    chain = blocks.shortest_chain(desc.K, one.tile) if one.chained else 0
+    options = (
+        ("AHEAD", ahead), ("CHAIN", chain), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
+        ("RESIDENT", one.asked if gpu else 0), ("TRANS_A", int(desc.trans_a)), ("TRANS_B", int(desc.trans_b)),
+        ("VC", width_of_c(desc, one.tile, slices)),
+    )  # fmt: skip
+    return TileConfig(with_slices(one.tile, slices), options)
 
 
 def _cpu_slices(device: Device, desc: GemmDesc, tile: Tile) -> int:

@@ -27,7 +27,7 @@ from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
 from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
-from toprung.kernels.tiled.family import all_configured, arguments, configured, is_regrouped
+from toprung.kernels.tiled.family import arguments, configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.tile import Rule, Tile
 
@@ -83,14 +83,15 @@ class TiledCluster(RecordFamily[TileConfig]):
     def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
         table = blocks.narrowed(device, *desc.widths[:2])
         for i, slices in zip(*(column.tolist() for column in _slices(device, desc, table)), strict=True):
-            yield configured(device, desc, table.blocks[i], slices, clustered=True)
+            yield with_cluster(configured(device, desc, table.blocks[i], 1), slices)
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
         # all at once
         table = blocks.narrowed(device, *desc.widths[:2])
         at, slices = _slices(device, desc, table)
         seconds = blocks.weighed(device, desc, table, at, slices, clustered=True) if len(at) else slices * 1.0
-        return all_configured(device, desc, blocks.least(table, at, slices, seconds), clustered=True)
+        best = blocks.least(table, at, slices, seconds)
+        return [(time, with_cluster(configured(device, desc, one, 1), n)) for time, one, n in best]
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
@@ -159,7 +160,7 @@ class TiledCluster(RecordFamily[TileConfig]):
         found = next((n for n in blocks.narrowed(device, a, b).blocks if blocks.block_like(n.tile) == one), None)
         if found is None or not self._fits(device, desc, found.tile, slices):
             return None
-        return configured(device, desc, found, slices, clustered=True)
+        return with_cluster(configured(device, desc, found, 1), slices)
 
     def point(self, config: TileConfig) -> Point:
         like = blocks.block_like(config.tile)
