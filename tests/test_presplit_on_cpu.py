@@ -254,7 +254,7 @@ PLANTS: Plants = (
     )),
     (test_four_neighbours_are_those_of_a_thread, ("NN",), (("lost-of-row", "0.0f * "),)),
     (test_wide_ranges_keep_the_promise, ("picked", 64), (
-        ("column-small", "false && "), ("largest-column", "0 * "), ("small-of-row", "0 * "),
+        ("column-small", "false && "), ("largest-column", "0 * "), ("small-of-row", "0 * "), ("small-zeros", "true || "),
     )),
     (test_elements_of_b_that_terms_lose_are_found_where_they_are_seen, (1e-25, 38), (
         ("lost-column", "0.0f * "), ("known-lane", "0 * "),

@@ -43,6 +43,9 @@ PAYS = PLAIN_RATE / GAIN / 2
 """Multiply-adds whose products gain a second, by the rate of PyTorch's fp32 kernels. Once those of a kind have made as many for
 each second that preparing takes, its kernel is prepared: so preparing costs a program at most what it gains, or would have."""
 
+ASKED = 0.005
+"""Seconds that products of a kind would gain at most before Python is asked about it again."""
+
 FLOAT32 = torch.float32
 
 UNSETTLED = ("none", "ieee")
@@ -365,12 +368,11 @@ def multiply(
                     more = max(more, ranges.FEW)
                 if more > 0:  # calls before preparing pays; infinite until it is known what the first kernel took
                     entry.left += 1
-                    if more == math.inf:
-                        return None
+                    calls = math.ceil(min(more, ASKED * PAYS / work))
                     if kin is None:
-                        return products.settle(entry, bridge.LEFT, math.ceil(more))
-                    kin.left += 1 + math.ceil(more)
-                    return products.cover(kin, math.ceil(more))
+                        return products.settle(entry, bridge.LEFT, calls)
+                    kin.left += 1 + calls
+                    return products.cover(kin, calls)
                 with _building:
                     if products.within(entry):
                         job.done.set()
