@@ -250,11 +250,11 @@ PLANTS: Plants = (
     )),
     (test_clusters_add_their_slices, (), (("slice-of-terms", "0 * "),)),
     (test_small_elements_among_zeros_are_computed_again, ("TT", "float32"), (
-        ("scale-back", " * 0"),
+        ("scale-back", " * 0"), ("small-zeros", "true || "),
     )),
     (test_four_neighbours_are_those_of_a_thread, ("NN",), (("lost-of-row", "0.0f * "),)),
     (test_wide_ranges_keep_the_promise, ("picked", 64), (
-        ("column-small", "false && "), ("largest-column", "0 * "), ("small-of-row", "0 * "), ("small-zeros", "true || "),
+        ("column-small", "false && "), ("largest-column", "0 * "), ("small-of-row", "0 * "),
     )),
     (test_elements_of_b_that_terms_lose_are_found_where_they_are_seen, (1e-25, 38), (
         ("lost-column", "0.0f * "), ("known-lane", "0 * "),
