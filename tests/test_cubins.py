@@ -58,7 +58,8 @@ from toprung.kernels import build
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source
 
-place = Path(build.__file__).parents[1] / "torch" / "background.py"  # which imports no PyTorch
+# loaded as a file, for the package that it lies in imports PyTorch
+place = Path(build.__file__).parents[1] / "torch" / "background.py"
 spec = importlib.util.spec_from_file_location("background", place)
 background = sys.modules["background"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(background)

@@ -375,7 +375,7 @@ class Product:
             if self.peers is not None:
                 self.peers.record("done", lane.stream)
                 self.agreement.meet()
-                self.peers.wait("done")  # what follows may write into the shards
+                self.peers.wait("done")  # later work on this stream may write into the shards
             for wait in delivered[-2:]:
                 wait()
             redistribute(place, "C")

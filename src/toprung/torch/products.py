@@ -213,7 +213,7 @@ class Products(CountedProducts[Entry]):
             made = ranges.around(entry, operands, kin.axis, call, why, self.settings.own)
         except Exception as error:
             _failed(entry, error)
-        with _building:  # what is decided already, or about to be, stays as it is: a product's bits change once
+        with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
             for one in self.entries.every():
                 if one is entry or one.op != entry.op or one.operands is None or one.operands.kin(kin.axis) != like:
                     continue

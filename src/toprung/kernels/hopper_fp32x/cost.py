@@ -68,7 +68,7 @@ TABLES: Mapping[str, Sequence[Fp32xConfig]] = {
     "parts": [one for ring in RINGS for n in (1, 2) if not (one := in_flight(*ring, k_parts=n)).is_alone or n == 1],
     ONE: [presplit(*block, ring, SLICES=s) for block, ring in PRESPLIT_STAGES.items() for s in CLUSTERS[:4]],
 }
-"""What may be weighed, by the form; a product's parts of K follow from its sizes. Long rings stand behind the others."""
+"""Configurations that are weighed, by the form. Parts of K follow from a product's sizes. Long rings come last."""
 
 Column: TypeAlias = Any
 """Type of a column of numbers."""
