@@ -1,26 +1,30 @@
-"""Profile a training step of a GPT-2-like model with PyTorch's profiler, without toprung and with it, and draw both.
+"""Profile steps of programs with PyTorch's profiler, without toprung and with it: where a step's time on the device goes.
 
     python benchmarks/profile_step.py results/nvidia-h200/torch-profile.json --picture docs/torch_profile.svg
     python benchmarks/profile_step.py OUT.json --picture OUT.svg --small --device cpu
     python benchmarks/profile_step.py results/nvidia-h200/torch-profile.json --picture docs/torch_profile.svg --redraw
+    python benchmarks/profile_step.py results/nvidia-h200/torch-shares.json --programs gpt2,bert,llama
 
 A step is forward, loss and backward, eager. Its gradients are held against float64's first. The picture has what runs on the
-device over time, a line for each arm, on one scale; the record has the kernels that take longest. ``--redraw`` measures nothing.
+device over time in a step of a GPT-2-like model, a line for each arm, on one scale; the record has the kernels that take longest.
+``--redraw`` measures nothing. With ``--programs``, names of ``torch_programs.py``, the record has for each program the device's
+time by operator and shape, with PyTorch in TF32 as a third arm: it shows what is left where products cost less.
 """
 
 import argparse
+import statistics
 import sys
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-import toprung.torch
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.torch.timing import profiled
-from torch_models import READY, WARM, WRONG, Eager, arm, errors
-from torch_programs import made
+from torch_models import WRONG, Eager, arm, errors, listed, ready
+from torch_programs import PROGRAMS, made
 
 ARMS = {"fp32": "PyTorch", "toprung": "with toprung"}
 KINDS = {"theirs": "#1f77b4", "ours": "#2ca02c", "rest": "#bbbbbb"}
@@ -28,6 +32,9 @@ KINDS = {"theirs": "#1f77b4", "ours": "#2ca02c", "rest": "#bbbbbb"}
 
 PRODUCTS = ("gemm", "gemv", "splitkreduce", "cutlass", "nvjet", "aten::mm", "aten::addmm", "aten::bmm")
 """Parts of the names of PyTorch's products, in lower case: kernels of its libraries, and operators on a CPU."""
+
+OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation")
+"""Operators of aten whose time counts as that of products, kernels that prepare operands or add slices with them."""
 
 TOP = 12
 """Kernels that the record names; what the others take comes together."""
@@ -89,10 +96,94 @@ def picture(arms):
     return "\n".join([*lines, "</svg>", ""])
 
 
+def by_operator(step, kind):
+    """Return device seconds, calls and kernels of each operator and its shapes in a step; on a CPU the host's seconds."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
+        step().item()
+    rows = {}
+    for event in found.events():
+        took = {k.name: k.duration for k in event.kernels if not k.name.startswith("toprung::")}
+        took = took if kind == "cuda" else {event.name: event.self_cpu_time_total}
+        if event.device_type != torch.autograd.DeviceType.CPU or not took:
+            continue
+        at = event
+        while at.cpu_parent is not None and at.name.removeprefix("aten::") not in OPERATORS:
+            at = at.cpu_parent
+        at = at if at.name.removeprefix("aten::") in OPERATORS else event
+        shapes = "; ".join("×".join(map(str, shape)) for shape in at.input_shapes if shape)
+        row = rows.setdefault((at.name, shapes), {"seconds": 0.0, "events": set(), "kernels": {}})
+        row["events"].add(id(at))
+        for name, us in took.items():
+            row["seconds"] += 1e-6 * us
+            row["kernels"][name] = row["kernels"].get(name, 0.0) + 1e-6 * us
+    return [
+        {"op": op, "shapes": shapes, "calls": len(row.pop("events")), **row}
+        for (op, shapes), row in sorted(rows.items(), key=lambda one: -one[1]["seconds"])
+    ]
+
+
+def shares(name, place, small):
+    """Return a program's device seconds in a step by arm: whole, of products, of those left to PyTorch, and by operator."""
+    training = made(name, place, small)
+    step, exact, arms = Eager(training), training.exact(), {}
+    for one in ("fp32", "tf32", "toprung"):
+        with arm(one, place, small):
+            ready(step)
+            error = errors(step, exact)["gradient"]
+            if not error < WRONG[one]:
+                raise RuntimeError(f"{name}, {one}: gradients are wrong by {error:.1e}")
+            by_operator(step, place.type)  # the profiler's own first time
+            rows = by_operator(step, place.type)
+        product = [row for row in rows if row["op"].removeprefix("aten::") in OPERATORS]
+        left = [row for row in product if not any("toprung" in k.lower() for k in row["kernels"])]
+        whole, products, theirs = (sum(row["seconds"] for row in found) for found in (rows, product, left))
+        arms[one] = {"error": error, "seconds": whole, "products": products, "left": theirs, "operators": rows}
+    return {"model": name, "title": training.title, "arms": arms}
+
+
+def shares_table(found):
+    """Return a line for each program, the geometric means, and the products that lose most to TF32's: speed-ups of toprung,
+    of toprung with TF32's products, and of products that cost nothing."""
+    heads = ("fp32", "tf32", "toprung", "products", "(tf32)", "left", "others", "(tf32)")
+    lines = [f"{'device ms':10}{''.join(f' {head:>8}' for head in heads)} {'×':>6} {'tf32 ×':>6} {'free ×':>6}"]
+    gains, lost = [], []
+    for one in found:
+        fp32, tf32, ours = (one["arms"][name] for name in ("fp32", "tf32", "toprung"))
+        others = ours["seconds"] - ours["products"]
+        gains.append([fp32["seconds"] / x for x in (ours["seconds"], others + tf32["products"], others) if x])
+        ms = (fp32["seconds"], tf32["seconds"], ours["seconds"], ours["products"], tf32["products"], ours["left"], others)
+        ms += (tf32["seconds"] - tf32["products"],)
+        lines.append(f"{one['model']:10}{''.join(f' {1e3 * x:8.2f}' for x in ms)}{''.join(f' {x:6.2f}' for x in gains[-1])}")
+        beside = {(row["op"], row["shapes"]): row["seconds"] for row in tf32["operators"]}
+        plain = {(row["op"], row["shapes"]): row["seconds"] for row in fp32["operators"]}
+        for row in ours["operators"]:
+            key = row["op"], row["shapes"]
+            if row["op"].removeprefix("aten::") in OPERATORS and key in beside:
+                lost.append((row["seconds"] / ours["seconds"], one["model"], key, row, plain.get(key, 0.0), beside[key]))
+    lines.append(f"{'mean':91}{''.join(f' {statistics.geometric_mean(column):6.2f}' for column in zip(*gains, strict=True))}")
+    for share, model, key, row, fp32, tf32 in sorted(lost, key=lambda one: (one[5] - one[3]["seconds"]) * one[0])[:TOP]:
+        parts = ", ".join(f"{k[:40]} {1e3 * s:.2f}" for k, s in sorted(row["kernels"].items(), key=lambda p: -p[1])[:3])
+        lines.append(
+            f"{model} {key[0]} {key[1]}, {row['calls']} ×: {1e3 * row['seconds']:.2f} ms ({share:.0%}), "
+            f"fp32 {1e3 * fp32:.2f}, tf32 {1e3 * tf32:.2f}: {parts}"
+        )
+    return "\n".join(lines)
+
+
+def stored(out, place, words, **found):
+    """Write the record of the device that was used."""
+    sort = "gpu" if place.type == "cuda" else "cpu"
+    device = next(d for d in backends.devices() if d.kind == sort and (sort == "cpu" or d.backend == "cuda"))
+    what = f"python benchmarks/profile_step.py results/{device.slug}/{out.name} {words}"
+    results.write(out, results.record(what, environment(backends.session_for(device)), [], **found))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--picture", type=Path, required=True)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--picture", type=Path)
+    wanted.add_argument("--programs", type=listed(PROGRAMS))
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--redraw", action="store_true")
@@ -102,13 +193,19 @@ def main():
         return 0
 
     place = torch.device(options.device)
+    if options.programs:
+        found = []
+        for name in options.programs:
+            found.append(shares(name, place, options.small))
+            stored(options.out, place, f"--programs {','.join(options.programs)}", torch_shares=found)
+        print(shares_table(found))
+        return 0
+
     training = made("gpt", place, options.small)
     step, exact, arms = Eager(training), training.exact(), {}
     for name in ARMS:
         with arm(name, place, options.small):
-            for _ in range(WARM):
-                step()
-                toprung.torch.wait(READY)
+            ready(step)
             error = errors(step, exact)["gradient"]
             if not error < WRONG[name]:
                 print(f"{name}: gradients are wrong by {error:.1e}")
@@ -118,11 +215,7 @@ def main():
         kernels, rest = summed(rows)
         arms[name] = {"error": error, "kernels": kernels, "rest": rest, "spans": spans(rows)}
 
-    sort = "gpu" if place.type == "cuda" else "cpu"
-    device = next(d for d in backends.devices() if d.kind == sort and (sort == "cpu" or d.backend == "cuda"))
-    what = f"python benchmarks/profile_step.py results/{device.slug}/{options.out.name} --picture docs/{options.picture.name}"
-    found = {"title": training.title, "arms": arms}
-    results.write(options.out, results.record(what, environment(backends.session_for(device)), [], torch_profile=found))
+    stored(options.out, place, f"--picture docs/{options.picture.name}", torch_profile={"title": training.title, "arms": arms})
     options.picture.write_text(picture(arms), encoding="utf-8")
     for name, one in arms.items():
         print(f"{ARMS[name]}: {1e-3 * one['spans'][-1][2]:.1f} ms on the device, gradients off by {one['error']:.1e}")
