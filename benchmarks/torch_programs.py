@@ -354,6 +354,14 @@ def transformer128(small):
     return transformer(small, length=128)
 
 
+@program()
+def encoder(small):
+    size = TINY if small else Size(4, 512, 8, 512, 16, 256)
+    layer = nn.TransformerEncoderLayer(size.width, size.heads, 4 * size.width, dropout=0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, size.layers), torch.randn(size.batch, size.length, size.width)
+    return Learning(f"nn.TransformerEncoder, {size}", model, x, labels=torch.randint(size.width, (size.batch, size.length)))
+
+
 @program("eager")
 def lstm(small):
     width, batch, length = (16, 2, 5) if small else (512, 64, 128)
