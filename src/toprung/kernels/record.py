@@ -306,6 +306,7 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
     )  # fmt: skip
 
 
+@functools.cache  # every new shape asks for its kernels' sources
 def joined(folder: Path, *names: str) -> str:
     """Return files one after the other with their includes in place; names are relative to ``folder``."""
     return with_includes("".join(f'#include "{name}"\n' for name in names), folder)
