@@ -17,6 +17,8 @@ The last but one is for products of ``JUDGED`` results and more; smaller ones ar
 Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
 
 The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands that are copied to lie densely.
+
+A run that ``--minutes`` ends before ``--count`` goes on when it is run again with the same sources and ``--out``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import itertools
 import json
 import math
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -51,6 +54,8 @@ from toprung.oracle.problem import UNIT_ROUNDOFF
 
 RMS, LARGEST, UNITS, JUDGED = 1.3, 2.0, 4.0, 4096
 GUARD, CANARY = 64, 1.2345678
+STUCK = 60
+"""Seconds without an outcome after which all processes are ended: a product that hangs costs those in flight, not the run."""
 VENDORS = ("cublas", "numpy", "host_blas")
 """Kernels of a vendor's, whose errors differ with the layout they are called in: they are not judged."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -468,17 +473,16 @@ def child(device: str, largest: int) -> None:
 
 def outcomes(numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield seed, number and outcome of products, as they are done, by so many processes."""
-    from queue import SimpleQueue
-
-    done: SimpleQueue[tuple[int, int, dict[str, Any]] | None] = SimpleQueue()
-    lock = threading.Lock()
+    done: queue.SimpleQueue[tuple[int, int, dict[str, Any]] | None] = queue.SimpleQueue()
+    lock, processes = threading.Lock(), dict[int, subprocess.Popen[str]]()
     command = [sys.executable, __file__, "--child", "--device", device, "--largest", str(largest)]
 
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def start(job: int) -> subprocess.Popen[str]:
+        processes[job] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return processes[job]
 
-    def serve() -> None:
-        process = start()
+    def serve(job: int) -> None:
+        process = start(job)
         while True:
             with lock:
                 at = next(numbers, None)
@@ -491,17 +495,23 @@ def outcomes(numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs
             else:
                 case = drawn(*at, largest)
                 done.put((*at, asdict(Outcome(case, failures=[f"the process ended with status {process.wait()}"]))))
-                process = start()
+                process = start(job)
         assert process.stdin
         process.stdin.close()
         process.wait()
         done.put(None)
 
-    for _ in range(jobs):
-        threading.Thread(target=serve, daemon=True).start()
+    for job in range(jobs):
+        threading.Thread(target=serve, args=(job,), daemon=True).start()
     running = jobs
     while running:
-        if (one := done.get()) is None:
+        try:
+            one = done.get(timeout=STUCK)
+        except queue.Empty:
+            for process in processes.values():
+                process.kill()
+            continue
+        if one is None:
             running -= 1
         else:
             yield one
@@ -546,6 +556,18 @@ def stored(seed: int, number: int, outcome: Mapping[str, Any]) -> list[Any]:
 def line_of(row: list[Any]) -> str:
     """Return a product as a line of the record."""
     return "|".join("" if value is None else str(value) for value in row)
+
+
+def earlier(out: Path | None, what: str, facts: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[str]]:
+    """Return lines by seed and number, and failures, of a record of the same command and sources; none where there is none."""
+    if not (out and out.exists()):
+        return {}, []
+    old = results.read(out)
+    where = [(of["src"], of["device"]["name"], of["device"]["driver"]) for of in (old["environment"], facts)]
+    if not old["what"].startswith(what + " ") or where[0] != where[1]:
+        return {}, []
+    lines = {(int(seed), int(number)): line for line in old["products"] for seed, number in [line.split("|")[:2]]}
+    return lines, [text for text in old["failures"] if text[0].isdigit()]  # small products are judged again, together
 
 
 def products(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -620,31 +642,34 @@ def main() -> int:
     jobs = chosen.jobs or (min(16, os.cpu_count() or 1) if device.kind == "gpu" else 1)
     end = time.monotonic() + 60 * minutes if minutes else math.inf
     count = range(chosen.count) if chosen.count else itertools.count()
-    numbers = itertools.takewhile(lambda _: time.monotonic() < end, ((seed, number) for number in count for seed in seeds))
-    print(f"{device.name}, seeds {', '.join(map(str, seeds))}, {jobs} at once", flush=True)
+    what = f"python benchmarks/fuzz.py --device {device.id} --seeds {','.join(map(str, seeds))} --largest {largest}"
+    facts = environment(device)
+    lines, texts = earlier(chosen.out, what, facts)
+    asked = ((seed, number) for number in count for seed in seeds if (seed, number) not in lines)
+    numbers = itertools.takewhile(lambda _: time.monotonic() < end, asked)
+    print(f"{device.name}, seeds {', '.join(map(str, seeds))}, {jobs} at once, {len(lines)} products done before", flush=True)
 
-    rows, failures, started = [], [], time.monotonic()
+    failures, started, before = [], time.monotonic(), len(lines)
     for seed, number, outcome in outcomes(numbers, device.id, largest, jobs):
-        rows.append(stored(seed, number, outcome))
+        lines[seed, number] = line_of(stored(seed, number, outcome))
         if outcome["failures"]:
             failures.append((seed, number, outcome))
             print(f"{seed}:{number} {outcome['kernel']}: {'; '.join(outcome['failures'])[:300]}", flush=True)
-        elif len(rows) % 500 == 0:
-            print(f"{len(rows)} products in {time.monotonic() - started:.0f} s, {len(failures)} failed", flush=True)
-    rows.sort(key=lambda row: row[:2])
+        elif len(lines) % 500 == 0:
+            print(f"{len(lines) - before} products in {time.monotonic() - started:.0f} s, {len(failures)} failed", flush=True)
     kinds = dict[tuple[str, str], Case]()
     for seed, number, outcome in failures:
         kinds.setdefault((family_of(outcome["kernel"]), kind_of(outcome["failures"][0])), drawn(seed, number, largest))
     programs = [reproduction(case, device.id) for case in list(kinds.values())[: chosen.shrink]]
-    texts = [f"{seed}:{number} {outcome['kernel']}: {'; '.join(outcome['failures'])}" for seed, number, outcome in failures]
-    what = f"python benchmarks/fuzz.py --device {device.id} --seeds {','.join(map(str, seeds))} --largest {largest}"
+    texts += [f"{seed}:{number} {outcome['kernel']}: {'; '.join(outcome['failures'])}" for seed, number, outcome in failures]
     what += f" --count {chosen.count}" if chosen.count else f" --minutes {minutes:g}"
+    cut = bool(chosen.count) and len(lines) < chosen.count * len(seeds)
     more = {
         "limits": {"rms": RMS, "largest": LARGEST, "units": UNITS, "judged": JUDGED, "vendors": VENDORS},
         "columns": COLUMNS,
         "programs": programs,
     }
-    record = results.record(what, environment(device), [], texts, products=[line_of(row) for row in rows], **more)
+    record = results.record(what, facts, [], texts, cut, products=[lines[at] for at in sorted(lines)], **more)
     record["failures"] += [
         f"smaller products together, {named(name)}: rms error {pool.ratio:.3g} times the vendor's over {pool.results} results"
         for name, pool in pools(record).items()
@@ -654,7 +679,7 @@ def main() -> int:
         results.write(chosen.out, record)
     for text in programs:
         print(f"\n{text}")
-    print("", *summary(record), *record["failures"][len(failures) :], sep="\n")
+    print("", *summary(record), *record["failures"][len(texts) :], sep="\n")
     return 1 if record["failures"] else 0
 
 

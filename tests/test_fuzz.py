@@ -15,6 +15,8 @@ import fuzz
 import toprung
 from fuzz import Case, Side
 from toprung.backends.base import Session
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
 
 ROOT = Path(__file__).parents[1]
 PLAIN = Case(7, 70, 75, 90)
@@ -143,6 +145,26 @@ def test_a_product_that_ends_its_process_costs_only_itself(session: Session) -> 
     numbers = iter([(1, n) for n in range(2)])
     found = [(number, outcome["failures"]) for _, number, outcome in fuzz.outcomes(numbers, "no such device", 100, 1)]
     assert [number for number, _ in found] == [0, 1] and all("the process ended with status" in f[0] for _, f in found)
+
+
+def test_a_product_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "child.py").write_text("import time; time.sleep(3600)")
+    monkeypatch.setattr(fuzz, "__file__", str(tmp_path / "child.py"))
+    monkeypatch.setattr(fuzz, "STUCK", 0.2)
+    found = [outcome["failures"] for _, _, outcome in fuzz.outcomes(iter([(1, 0), (1, 1)]), "any", 100, 2)]
+    assert found == [["the process ended with status -9"]] * 2
+
+
+def test_a_run_goes_on_where_the_same_sources_ended(session: Session, tmp_path: Path) -> None:
+    facts = environment(session.device)
+    lines, failures = ["1|0|1|5|5|5|", "2|0|1|5|5|5|"], ["1:0 tiled: off", "smaller products together, tiled: off"]
+    record = results.record("fuzz.py --largest 400 --count 9", facts, [], failures, products=lines)
+    results.write(tmp_path / "r.json", record)
+    known = {(1, 0): lines[0], (2, 0): lines[1]}, failures[:1]
+    assert fuzz.earlier(tmp_path / "r.json", "fuzz.py --largest 400", facts) == known
+    for what, other in (("fuzz.py --largest 40", facts), ("fuzz.py --largest 400", {**facts, "src": "two"})):
+        assert fuzz.earlier(tmp_path / "r.json", what, other) == ({}, [])
+    assert fuzz.earlier(None, "fuzz.py", facts) == fuzz.earlier(tmp_path / "none.json", "fuzz.py", facts) == ({}, [])
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
