@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import statistics
@@ -36,7 +37,7 @@ from toprung.tune.rows import read as read_rows
 
 UNITS = 132
 """SMs of the GPUs that the records are of."""
-WEIGHED = {"hopper_inflight": cost.in_flight_columns, "hopper_inflight_split_k": cost.parts_columns}
+WEIGHED = {"hopper_inflight": cost.in_slices, "hopper_inflight_split_k": cost.in_parts}
 """Configurations that are weighed for a product, by the family's name."""
 NUMBERS = ("copy", "sole", "again", "launch", "met", "meet", "passing", "adding", "part")
 """Numbers of the model beside ``times`` and ``shares``; the others are held."""
@@ -67,8 +68,8 @@ def shares(desc: GemmDesc, config: Any) -> bool:
     stages = LONG.get((config.CONSUMERS, config.BN))
     if config.is_alone or not stages:
         return False
-    alone = cost.columns(UNITS, replace(config, STAGES=stages))
-    return bool(cost.fits(alone, tiles(desc, alone) * config.k_parts)[0])
+    alone = replace(config, STAGES=stages)
+    return cost.fits(alone, tiles(desc, alone) * alone.SLICES * alone.k_parts, UNITS)
 
 
 def of_check(record: dict[str, Any]) -> list[Sample]:
@@ -100,7 +101,7 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
         medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
         for family, weighed in WEIGHED.items():
-            for config in weighed(desc, UNITS).found():
+            for config in cost.configs(weighed(desc, UNITS)):
                 seconds = medians.get(f"{family} {config}", medians.get(str(config)) if family == "hopper_inflight" else None)
                 if seconds and seconds < WORST * min(medians.values()):
                     tested = held_out(f"{row['size']} {row['layout']}")
@@ -118,7 +119,7 @@ def numbers() -> NDArray[np.float64]:
     """Return the models' numbers: logarithms of what is positive, and behind them the powers of ``shares``."""
     p = cost.FLIGHT
     of_types = [pair for types, pair in p.shares.items() if types != SINGLE]
-    found = [x for pair in p.times for x in pair] + [share for share, _ in of_types] + [getattr(p, name) for name in NUMBERS]
+    found = [*itertools.chain(*p.times.values()), *(share for share, _ in of_types), *(getattr(p, name) for name in NUMBERS)]
     return np.concatenate([np.log(found), [wider for _, wider in of_types]])
 
 
@@ -130,7 +131,8 @@ def use(values: NDArray[np.float64]) -> dict[str, Any]:
     found: dict[str, Any] = {"times": [[next(rest), next(rest)] for _ in p.times]}
     found["shares"] = {types: [1.0, 0.0] if types == SINGLE else [next(rest), next(wider)] for types in p.shares}
     found |= {name: next(rest) for name in NUMBERS}
-    vars(p).update({**found, "times": np.array(found["times"])})
+    vars(p).update({**found, "times": dict(zip(p.times, found["times"], strict=True))})
+    cost.times.cache_clear()
     return found
 
 

@@ -25,7 +25,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.hopper_fp32x import cost as inflight
-from toprung.kernels.hopper_fp32x.config import in_flight
+from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.registry import families
 from toprung.kernels.tiled_group import cost as tiled_group
 from toprung.oracle.gemm import Gemm
@@ -67,6 +67,7 @@ def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
 
 def seconds() -> dict[Any, float]:
     """Return every predicted time: of candidates, of shares in a group, of groups and of plain fp32."""
+    inflight.times.cache_clear()  # follows from the constants
     found = {}
     for f, desc, configs in weighed():
         some = configs[:: 5 if len(configs) > 20 else 1]
@@ -77,7 +78,7 @@ def seconds() -> dict[Any, float]:
     for some in (DESCS[:2], DESCS[1:6]):
         sizes = tiled_group.group_sizes(some)
         found |= {("group", i, 0): tiled_group.group_cycles(HOPPER, sizes, b) for i, b in enumerate(tiled_group.BLOCKS)}
-        for config in (in_flight(*ring) for ring in inflight.RINGS):
+        for config in inflight.WEIGHED[IN_FLIGHT]:
             found["group", config, len(some)] = inflight.Sizes.of(some).seconds(config, 4, 4, HOPPER.compute_units)
     return {key: one for key, one in found.items() if one < math.inf}
 

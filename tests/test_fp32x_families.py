@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from typing import Any
 
@@ -18,7 +19,7 @@ from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, in_flight_columns, seconds
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, configs, in_slices, seconds
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
 from toprung.kernels.hopper_fp32x.family import PRESPLIT
@@ -50,12 +51,19 @@ def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
     assert found.family.name == family or (family == "plain" and found.precision == "fp32")
 
 
-def test_long_rows_of_b_take_a_launch_longer_to_split() -> None:
-    def first(K: int) -> float:
-        return cost.split_seconds(gemm(208, 256, K, "TT"), cost.columns(132, config))[0].item()
-
+def test_long_rows_of_b_take_a_launch_longer_to_split(monkeypatch: pytest.MonkeyPatch) -> None:
     config = next(c for c in PRESPLIT.candidates(H200, gemm(208, 256, 41240, "TT")) if c.BN == 64 and c.SLICES == 8)
-    assert first(8192) == first(4096) and first(40960) == pytest.approx(5 * first(8192))
+    depths = 4096, 8192, 40960
+
+    def seconds_of() -> list[float]:
+        return [cost.seconds(gemm(208, 256, K, "TT"), config, 132) for K in depths]
+
+    monkeypatch.setattr(cost.PRESPLIT, "before", math.inf)  # the product's launch splits B
+    whole = seconds_of()
+    for number in ("round", "short_round"):
+        monkeypatch.setattr(cost.PRESPLIT, number, 0.0)
+    first = [a - b for a, b in zip(whole, seconds_of(), strict=True)]
+    assert first[0] > 0 and first == pytest.approx([first[0], first[0], 5 * first[0]])
 
 
 def test_a_neighbour_is_left_where_its_tiles_need_another_turn(stored: Store) -> None:  # noqa: F811
@@ -99,7 +107,7 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in cost.parts_columns(desc, H200.compute_units).found():
+        for config in cost.configs(cost.in_parts(desc, H200.compute_units)):
             if took := one["microseconds"].get(str(config)):
                 ratios[desc, config.k_parts, str(config)] = 1e6 * cost.seconds(desc, config, H200.compute_units) / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03
@@ -167,7 +175,7 @@ def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store
 
 @pytest.mark.parametrize("desc", [gemm(64, 256, 7168, "NT"), batch(64, 256, 256, 256), gemm(4096, 4096, 4096)], ids=str)
 def test_more_work_takes_no_less_time(desc: Any) -> None:
-    for config in in_flight_columns(desc, 132).found():
+    for config in configs(in_slices(desc, 132)):
         more = (
             dataclasses.replace(desc, K=2 * desc.K, lda=0, ldb=0),
             dataclasses.replace(desc, batch=9 * desc.batch, stride_c=1 << 24),
@@ -181,7 +189,7 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
 @pytest.mark.parametrize("desc", [gemm(512, 512, 512), gemm(64, 448, 8192), gemm(43, 204, 72848), batch(16, 36, 300, 268)], ids=str)
 def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int) -> None:
     """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
-    found = [c for c in in_flight_columns(desc, units).found() if c.most > 1]
+    found = [c for c in configs(in_slices(desc, units)) if c.most > 1]
     for config in found:
         blocks = tiles(desc, config) * config.SLICES
         room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
@@ -192,10 +200,10 @@ def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int
 
 
 def test_clusters_are_weighed_while_there_is_room() -> None:
-    slices = {c.SLICES for c in in_flight_columns(gemm(64, 256, 7168, "NT"), 132).found()}
+    slices = {c.SLICES for c in configs(in_slices(gemm(64, 256, 7168, "NT"), 132))}
     assert slices == {1, 2, 4, 8, 16}
     for units, most in ((132, 16), (114, 8)):
-        assert max(c.SLICES for c in in_flight_columns(gemm(64, 256, 7168, "NT"), units).found() if c.resident == 1) == most
-    assert {c.SLICES for c in in_flight_columns(gemm(4096, 4096, 4096), 132).found()} == {1}
+        assert max(c.SLICES for c in configs(in_slices(gemm(64, 256, 7168, "NT"), units)) if c.resident == 1) == most
+    assert {c.SLICES for c in configs(in_slices(gemm(4096, 4096, 4096), 132))} == {1}
     ours, plain = ranking.against_fp32(H200, gemm(256, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain

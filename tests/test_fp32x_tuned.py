@@ -30,7 +30,7 @@ from toprung.errors import Unsupported
 from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig
-from toprung.kernels.hopper_fp32x.cost import columns, most_slices, product_time
+from toprung.kernels.hopper_fp32x.cost import most_slices, product_times
 from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
@@ -90,7 +90,7 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
         assert config.shared_bytes + config.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
         assert config.slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, config.slices) <= most_slices(desc)
         assert FP32X.at(H200, desc, FP32X.point(config)) == config
-        assert 0 < product_time(desc, columns(132, config)).item() < math.inf
+        assert 0 < product_times(desc, 132, [(config, config.k_parts)])[0] < math.inf
     starts = [FP32X.at(H200, desc, p) for p in FP32X.starts(H200, desc)]
     assert set(starts) - {None} <= made
 

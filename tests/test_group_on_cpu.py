@@ -404,7 +404,7 @@ def test_the_cost_model_counts_the_first_blocks_turns() -> None:
     """Largest K first: of 264 equal tiles and one deep one two turns; what comes last costs least."""
     descs = [GemmDesc(64, 32, 64 if i else 4096) for i in range(265)]
     config = in_flight(1, 32, 8)
-    (chunk,), (tile,) = cost.times(cost.columns(132, config), 4, 4)
+    chunk, tile = cost.times(4, 4)[1, 32]
     found = Sizes.of(descs[::-1]).seconds(config, 4, 4, 132)
     assert found >= cost.FLIGHT.launch + 128 * chunk + tile + 2 * chunk + cost.FLIGHT.again * tile
     assert found < cost.FLIGHT.launch + 1.1 * (130 * chunk + 2 * tile)

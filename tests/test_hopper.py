@@ -15,9 +15,10 @@ from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.errors import BadSize, Unsupported
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import CHUNK, SHARED_BYTES, Fp32xConfig
-from toprung.kernels.hopper_fp32x.cost import WEIGHED, columns
+from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, SHARED_BYTES, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, trimmed, unsupported, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_HELD,
@@ -151,30 +152,30 @@ DEEP = (
 
 @pytest.mark.parametrize("call", DEEP, ids=str)
 def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
-    chosen = cost.select_config(call, 132)
-    slices, whole = chosen.slices, dataclasses.replace(chosen, k_parts=1)
-    depth, tiles = depth_of(call.K, slices), cost.waves(call, columns(1, whole))
-    assert slices > 1 and tiles * slices > 0.85 * 132 * cost.waves(call, columns(132, chosen))
+    _, chosen = cost.least(call, 132)
+    slices, depth = chosen.slices, depth_of(call.K, chosen.slices)
+    assert slices > 1 and tiles(call, chosen) * slices > 0.85 * 132 * ceil(tiles(call, chosen) * slices, 132)
     assert depth % CHUNK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
-    assert cost.product_time(call, columns(132, chosen)) < cost.product_time(call, columns(132, whole)) / 2
+    ours, whole = cost.product_times(call, 132, [(chosen, slices), (chosen, 1)])
+    assert ours < whole / 2
 
 
 @pytest.mark.parametrize("call", [*DEEP, aligned(1000, 1000, 1000), aligned(200, 3000, 3000)], ids=str)
 def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> None:
     units = 132
-    chosen = cost.select_config(call, units)
-    ours = cost.product_time(call, columns(units, chosen))
+    _, chosen = cost.least(call, units)
     room = max(1, call.K // cost.SHORTEST)
-    others = {dataclasses.replace(v, k_parts=trimmed(call.K, n)) for v in WEIGHED for n in range(1, min(room, 400))}
-    assert ours <= 1.1 * cost.product_time(call, columns(units, *others)).min()
+    others = [(v, trimmed(call.K, n)) for v in WEIGHED[BOTH] for n in range(1, min(room, 400))]
+    ours, *times = cost.product_times(call, units, [(chosen, chosen.k_parts), *others])
+    assert ours <= 1.1 * min(times)
 
 
 @pytest.mark.parametrize("call", [*DEEP, aligned(512, 512, 512), aligned(300, 300, 2048)], ids=str)
 def test_terms_and_slices_take_no_more_than_twice_the_operands(call: GemmDesc) -> None:
     """Chosen slices, and as many as there may be of each tile; a hundredth for what stands beside terms, padding and flags."""
     operands = 4 * call.K * (call.M * (call.batch if call.stride_a else 1) + call.N * (call.batch if call.stride_b else 1))
-    for slices in {cost.select_config(call, 132).slices} | {config.slices for config in cost.both(call, 132).found()}:
+    for slices in {cost.least(call, 132)[1].slices} | {parts for _, parts in cost.both(call, 132)}:
         taken = workspace_bytes(call, slices=slices)
         assert taken <= 2.02 * operands + 4096
         assert taken >= operands + 4 * (slices > 1) * slices * call.M * call.N * call.batch
@@ -229,7 +230,7 @@ def test_product_keeps_the_matrix_units_busy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", [*list(WEIGHED)[1:], *TRIED], ids=str)
+@pytest.mark.parametrize("variant", [*WEIGHED[BOTH][1:], *TRIED], ids=str)
 def test_other_tiles_do_so_too(variant: Fp32xConfig) -> None:
     check_product(variant)
 

@@ -18,8 +18,8 @@ from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group, tiled_group
 from toprung.kernels.blocks import BLOCKS, narrowed
-from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import in_flight as config_of
+from toprung.kernels.hopper_fp32x.config import IN_FLIGHT, Fp32xConfig
+from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.sources import product_source
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig, launched
@@ -42,21 +42,19 @@ def said(source: Source, arch: str) -> tuple[int, int]:
     return max(int(n) for n in re.findall(r"(\d+) bytes (?:stack|spill)", log)), max(map(int, re.findall(r"Used (\d+) reg", log)))
 
 
-def in_flight(block: tuple[int, int], arch: str) -> Found:
+def in_flight(config: Fp32xConfig, arch: str) -> Found:
     """A few words where K runs across memory in rows off 16 bytes, and no step reads them again."""
-    config = config_of(*block, cost.STAGES[block])
     for trans_a, trans_b, align in ((0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 2), (1, 1, 2), (0, 0, 1), (1, 0, 1), (1, 1, 1)):
         narrow = align < 4 and (trans_a or not trans_b)
         yield product_source(config, bool(trans_a), bool(trans_b), align, align), 2 * config.BN + 112, 32 * bool(narrow), 0
 
 
-def in_groups(block: tuple[int, int], arch: str) -> Found:
+def in_groups(config: Fp32xConfig, arch: str) -> Found:
     """Sizes and addresses are read again behind the sums: they would have no registers. In small blocks a few words spill."""
-    config = config_of(*block, cost.STAGES[block])
     for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
         for layout in ((False, False, 4, 4), (True, True, 1, 1)):
             source = product_source(config, *layout, GROUPED=capacity, **macros)
-            yield source, 2 * config.BN + 112, 32 * (block[0] == 1), 2 * (block == (1, 64) and bool(macros))
+            yield source, 2 * config.BN + 112, 32 * (config.CONSUMERS == 1), 2 * (config.BM == config.BN == 64 and bool(macros))
 
 
 def in_clusters(tile: Tile, arch: str) -> Found:
@@ -94,9 +92,10 @@ def groups(block: GroupBlock, arch: str) -> Found:
             yield source, 0, 0, None
 
 
+RINGS = [one for one in WEIGHED[IN_FLIGHT] if not one.is_alone]
 SWEEPS: list[tuple[Callable[[Any, str], Found], list[Any], tuple[str, ...]]] = [
-    (in_flight, list(cost.STAGES), ("sm_90",)),
-    (in_groups, list(cost.STAGES), ("sm_90",)),
+    (in_flight, RINGS, ("sm_90",)),
+    (in_groups, RINGS, ("sm_90",)),
     (in_clusters, list(TILES.values()), ("sm_90",)),
     (skinny, [(kernel, few) for kernel in ("rows", "columns") for few in SMALL], ("sm_90",)),
     (groups, list(tiled_group.config.BLOCKS), ("sm_75", "sm_80", "sm_90")),

@@ -27,7 +27,7 @@ from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
@@ -54,7 +54,7 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     precision = "fp32x"
     epilogues = EVERY
-    columns: ClassVar[staticmethod[[GemmDesc, int], cost.Columns]]
+    rows: ClassVar[staticmethod[[GemmDesc, int], cost.Rows]]
     """Function that returns the form's candidates for a product and a number of SMs."""
 
     def supports(self, device: Device, desc: Desc) -> str:
@@ -65,15 +65,15 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return ""
 
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
-        return float(cost.total(desc, cost.columns(device.compute_units, config))[0])
+        return cost.total(desc, device.compute_units, [(config, config.k_parts)])[0]
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return self.columns(desc, device.compute_units).found()
+        return cost.configs(self.rows(desc, device.compute_units))
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
-        # all at once
-        c = self.columns(desc, device.compute_units)
-        return zip(cost.total(desc, c)[c.kept].tolist(), c.found(), strict=True) if c.kept.any() else []
+        rows = self.rows(desc, device.compute_units)
+        found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:MOST]
+        return [(seconds, cost.with_parts(*rows[i])) for seconds, i in found]
 
     def compile(
         self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None
@@ -110,10 +110,10 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     predicts = True
     packs = SplitOperand
 
-    columns = staticmethod(cost.both)
+    rows = staticmethod(cost.both)
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return [cost.select_config(desc, device.compute_units)]
+        return [cost.least(desc, device.compute_units)[1]]
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
         return [cost.least(desc, device.compute_units)]
@@ -133,7 +133,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
         # a few slices of K, and those that fill the device
         if not (axes := super().space(device, desc)):
             return {}
-        filling = {config.k_parts for config in cost.both(desc, device.compute_units).found()}
+        filling = {parts for _, parts in cost.both(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
 
@@ -143,7 +143,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         # every block that is weighed, its ring and raster as they are, in all slices
-        for config, slices in itertools.product(cost.WEIGHED, self.space(device, desc)["k_parts"]):
+        for config, slices in itertools.product(cost.WEIGHED[BOTH], self.space(device, desc)["k_parts"]):
             yield {**self.point(config), "k_parts": slices}
 
 
@@ -163,7 +163,7 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     operand_dtypes = frozenset(ELEMENT_BYTES)
     margin = 1.0  # one launch as plain fp32's, predicted as well: with 1.05 fewer selections of stored checks are within 5 %
     groups = Groups(group_share, group_launches)
-    columns = staticmethod(cost.in_flight_columns)
+    rows = staticmethod(cost.in_slices)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if desc.is_vector or not desc.is_mixed:
@@ -175,8 +175,8 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
-        for (consumers, cols, stages), slices in itertools.product(cost.RINGS, CLUSTERS):
-            yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}
+        for one, slices in itertools.product(cost.WEIGHED[IN_FLIGHT], CLUSTERS):
+            yield {**self.point(one), "SLICES": slices}
 
 
 class HopperInflightSplitK(Fp32xFamily):
@@ -186,7 +186,7 @@ class HopperInflightSplitK(Fp32xFamily):
     config = in_flight(k_parts=2)
     predicts = True
     margin = 1.05  # predicted nearly as well as in flight without parts
-    columns = staticmethod(cost.parts_columns)
+    rows = staticmethod(cost.in_parts)
 
     def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
         if desc.is_vector or measured.is_vector:
@@ -209,7 +209,7 @@ class HopperPresplit(Fp32xFamily):
     config = presplit()
     operand_dtypes = frozenset(ELEMENT_BYTES)
     packs = SplitOperand
-    columns = staticmethod(cost.presplit_columns)
+    rows = staticmethod(cost.presplit_rows)
 
     def supports(self, device: Device, desc: Desc) -> str:
         if not desc.is_vector and (desc.type_b != "float32" or not on_words(desc)):

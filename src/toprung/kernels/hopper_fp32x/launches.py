@@ -36,7 +36,7 @@ from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
 from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig, tiles
-from toprung.kernels.hopper_fp32x.cost import select_config
+from toprung.kernels.hopper_fp32x.cost import least
 from toprung.kernels.hopper_fp32x.sizes import (
     LIMIT,
     Panel,
@@ -133,7 +133,7 @@ class Fp32xLaunches(Launches):
             raise Unsupported(reason)
         self.session, self.call, self._overlap, self.epilogue = session, call, overlap, epilogue
         units = session.device.compute_units
-        best = config or select_config(call, units)
+        best = config or least(call, units)[1]
         self.config = config = replace(best, k_parts=trimmed(call.K, best.k_parts))
         self.panels = panels(call, limit) if call.M and call.N else []
         self.how = splitting or pass_of(call, config.k_parts)
