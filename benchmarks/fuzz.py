@@ -46,7 +46,7 @@ import numpy as np
 import toprung
 from toprung import backends
 from toprung.lab.harness import results
-from toprung.lab.harness.environment import environment
+from toprung.lab.harness.environment import environment, kernels
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.precision import precision
@@ -460,7 +460,7 @@ def reproduction(case: Case, device: str) -> str:
 
 
 def child(device: str, largest: int) -> None:
-    """Examine the products that standard input names by seed and number, and write a line of JSON for each."""
+    """Examine products that standard input names by seed and number: a line of JSON for each, kernels loaded in the last."""
     for line in sys.stdin:
         seed, number = (int(word) for word in line.split())
         case = drawn(seed, number, largest)
@@ -469,10 +469,13 @@ def child(device: str, largest: int) -> None:
         except Exception:
             outcome = Outcome(case, failures=[f"the comparison failed: {traceback.format_exc(limit=-1)}"])
         print(json.dumps(asdict(outcome)), flush=True)
+    print(json.dumps(kernels()))
 
 
-def outcomes(numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield seed, number and outcome of products, as they are done, by so many processes."""
+def outcomes(
+    numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs: int, loaded: dict[str, str]
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield seed, number and outcome of products, as ``jobs`` processes do them, and add the kernels that these have ``loaded``."""
     done: queue.SimpleQueue[tuple[int, int, dict[str, Any]] | None] = queue.SimpleQueue()
     lock, processes = threading.Lock(), dict[int, subprocess.Popen[str]]()
     command = [sys.executable, __file__, "--child", "--device", device, "--largest", str(largest)]
@@ -496,8 +499,9 @@ def outcomes(numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs
                 case = drawn(*at, largest)
                 done.put((*at, asdict(Outcome(case, failures=[f"the process ended with status {process.wait()}"]))))
                 process = start(job)
-        assert process.stdin
+        assert process.stdin and process.stdout
         process.stdin.close()
+        loaded.update(json.loads(process.stdout.readline() or "{}"))
         process.wait()
         done.put(None)
 
@@ -558,16 +562,17 @@ def line_of(row: list[Any]) -> str:
     return "|".join("" if value is None else str(value) for value in row)
 
 
-def earlier(out: Path | None, what: str, facts: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[str]]:
-    """Return lines by seed and number, and failures, of a record of the same command and sources; none where there is none."""
+def earlier(out: Path | None, what: str, facts: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[str], dict[str, str]]:
+    """Return lines by seed and number, failures and kernels of a record of the same command and sources, if it is there."""
     if not (out and out.exists()):
-        return {}, []
+        return {}, [], {}
     old = results.read(out)
     where = [(of["src"], of["device"]["name"], of["device"]["driver"]) for of in (old["environment"], facts)]
     if not old["what"].startswith(what + " ") or where[0] != where[1]:
-        return {}, []
+        return {}, [], {}
     lines = {(int(seed), int(number)): line for line in old["products"] for seed, number in [line.split("|")[:2]]}
-    return lines, [text for text in old["failures"] if text[0].isdigit()]  # small products are judged again, together
+    alone = [text for text in old["failures"] if text[0].isdigit()]  # small products are judged again, together
+    return lines, alone, old["environment"]["kernels"]
 
 
 def products(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -644,13 +649,13 @@ def main() -> int:
     count = range(chosen.count) if chosen.count else itertools.count()
     what = f"python benchmarks/fuzz.py --device {device.id} --seeds {','.join(map(str, seeds))} --largest {largest}"
     facts = environment(device)
-    lines, texts = earlier(chosen.out, what, facts)
+    lines, texts, facts["kernels"] = earlier(chosen.out, what, facts)
     asked = ((seed, number) for number in count for seed in seeds if (seed, number) not in lines)
     numbers = itertools.takewhile(lambda _: time.monotonic() < end, asked)
     print(f"{device.name}, seeds {', '.join(map(str, seeds))}, {jobs} at once, {len(lines)} products done before", flush=True)
 
     failures, started, before = [], time.monotonic(), len(lines)
-    for seed, number, outcome in outcomes(numbers, device.id, largest, jobs):
+    for seed, number, outcome in outcomes(numbers, device.id, largest, jobs, facts["kernels"]):
         lines[seed, number] = line_of(stored(seed, number, outcome))
         if outcome["failures"]:
             failures.append((seed, number, outcome))

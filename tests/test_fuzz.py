@@ -143,7 +143,7 @@ def test_what_fails_is_made_small_and_printed_as_a_program(session: Session, mon
 def test_a_product_that_ends_its_process_costs_only_itself(session: Session) -> None:
     """Children that are killed are started anew."""
     numbers = iter([(1, n) for n in range(2)])
-    found = [(number, outcome["failures"]) for _, number, outcome in fuzz.outcomes(numbers, "no such device", 100, 1)]
+    found = [(number, outcome["failures"]) for _, number, outcome in fuzz.outcomes(numbers, "no such device", 100, 1, {})]
     assert [number for number, _ in found] == [0, 1] and all("the process ended with status" in f[0] for _, f in found)
 
 
@@ -151,7 +151,7 @@ def test_a_product_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "child.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setattr(fuzz, "__file__", str(tmp_path / "child.py"))
     monkeypatch.setattr(fuzz, "STUCK", 0.2)
-    found = [outcome["failures"] for _, _, outcome in fuzz.outcomes(iter([(1, 0), (1, 1)]), "any", 100, 2)]
+    found = [outcome["failures"] for _, _, outcome in fuzz.outcomes(iter([(1, 0), (1, 1)]), "any", 100, 2, {})]
     assert found == [["the process ended with status -9"]] * 2
 
 
@@ -160,11 +160,11 @@ def test_a_run_goes_on_where_the_same_sources_ended(session: Session, tmp_path: 
     lines, failures = ["1|0|1|5|5|5|", "2|0|1|5|5|5|"], ["1:0 tiled: off", "smaller products together, tiled: off"]
     record = results.record("fuzz.py --largest 400 --count 9", facts, [], failures, products=lines)
     results.write(tmp_path / "r.json", record)
-    known = {(1, 0): lines[0], (2, 0): lines[1]}, failures[:1]
+    known = {(1, 0): lines[0], (2, 0): lines[1]}, failures[:1], record["environment"]["kernels"]
     assert fuzz.earlier(tmp_path / "r.json", "fuzz.py --largest 400", facts) == known
     for what, other in (("fuzz.py --largest 40", facts), ("fuzz.py --largest 400", {**facts, "src": "two"})):
-        assert fuzz.earlier(tmp_path / "r.json", what, other) == ({}, [])
-    assert fuzz.earlier(None, "fuzz.py", facts) == fuzz.earlier(tmp_path / "none.json", "fuzz.py", facts) == ({}, [])
+        assert fuzz.earlier(tmp_path / "r.json", what, other) == ({}, [], {})
+    assert fuzz.earlier(None, "fuzz.py", facts) == fuzz.earlier(tmp_path / "none.json", "fuzz.py", facts) == ({}, [], {})
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
@@ -178,6 +178,13 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert [of["ratio"] for of in fuzz.judged_alone(record)] == pytest.approx([0.5, 1.5])
     assert {name: pool.ratio for name, pool in fuzz.pools(record).items()} == {("skinny", 6): pytest.approx(0.75)}
     assert "median 1.5, 99 % 1.5, largest 1.5" in "\n".join(fuzz.summary(record))
+
+
+def test_a_record_names_the_kernels_of_its_processes(session: Session) -> None:
+    loaded: dict[str, str] = {}
+    (found,) = fuzz.outcomes(iter([(3, 0)]), session.device.id, 50, 1, loaded)
+    assert not found[2]["failures"]
+    assert any(name.startswith("kernels/") for name in loaded)
 
 
 @pytest.mark.parametrize(("number", "most"), [(2319, 0.2), (10476, 1.5), (6248, 0.95), (12949, 0.9)])
