@@ -3,8 +3,9 @@
     python benchmarks/preparing.py results/nvidia-h200/preparing.json [--device cuda:0]
     taskset -c 0,1 python benchmarks/preparing.py results/nvidia-h200/preparing-2-cores.json    # as if the host had two cores
 
-Steps of one small network are timed in turn while kernels of other kinds are prepared beside them and alone. The factor between
-both is the median of the rounds, with its quartiles. Run it twice: at first kernels are compiled.
+Steps of one small network are timed in turn alone and while a kernel of another kind is prepared beside them: through a pause and
+the job behind it. Each such time is divided by the mean of those alone before and behind it, for the pace of a shared machine
+drifts. The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device")
-    parser.add_argument("--kinds", type=int, default=6, help="kinds of products that are prepared beside the steps of a round")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--share", type=float, default=background.SHARE, help="of the time that preparing may hold the GIL")
     given = parser.parse_args()
     session = backends.session_for(backends.find(given.device))
     small = session.device.backend != "cuda"
@@ -62,26 +63,26 @@ def main() -> None:
         used.append(background.held() - before)
 
     products._prepare = timed
+    background.SHARE = given.share
     rows = iter(range(8, 4096))
-    alone, beside = list[float](), list[float]()  # mean seconds of a step, by round
+    alone, beside = [_mean(step, threading.Event(), 0.3)], list[float]()  # mean seconds of a step, by round
     for _ in range(given.rounds):
-        toprung.torch.wait()
-        for n in (next(rows) for _ in range(given.kinds)):
-            torch.mm(a[:n], a[:64].T)  # begins to be prepared
-        jobs = [entry.job for entry in products.now.entries.every() if entry.job]
-        jobs[0].done.wait(600)  # from then on each job follows a pause
-        over, began = threading.Event(), time.perf_counter()
-        watcher = threading.Thread(target=lambda over=over, jobs=jobs: ([job.done.wait(600) for job in jobs], over.set()))
-        watcher.start()
-        beside.append(_mean(step, over, 600.0))
-        watcher.join()
+        toprung.torch.wait()  # ends the pause
+        known = set(products.now.entries.every())
+        for n in (next(rows), next(rows)):
+            torch.mm(a[:64], a[:n].T)  # begins to be prepared: another width of C is in no range of sizes
+        first, second = (entry.job.done for entry in products.now.entries.every() if entry not in known)
+        _mean(step, first, 600.0)
+        began = time.perf_counter()
+        beside.append(_mean(step, second, 600.0))
         alone.append(_mean(step, threading.Event(), time.perf_counter() - began))
-    # of the rounds' own factors, for the pace of a shared machine drifts
-    low, middle, high = statistics.quantiles((b / a for a, b in zip(alone, beside, strict=True)), n=4)
+    factors = (2 * b / (before + after) for b, before, after in zip(beside, alone, alone[1:], strict=False))
+    low, middle, high = statistics.quantiles(factors, n=4)
     found = {
         "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)),
-        "kinds": len(used),
+        "share": given.share,
+        "rounds": given.rounds,
         "step_ms": 1e3 * statistics.median(alone),
         "step_beside_preparing_ms": 1e3 * statistics.median(beside),
         "factor": middle,
