@@ -29,6 +29,15 @@ def check_precision(precision: str, module: str, tf32: str) -> None:
         raise BadArgument(f"precision is one of {', '.join(known)}, not {precision!r}")
 
 
+def least_flops(min_flops: int | None, default: int) -> int:
+    """Return ``min_flops``, or the default for None; raise BadArgument if it is no number of operations."""
+    if min_flops is None:
+        return default
+    if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
+        raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
+    return int(min(min_flops, 2**62))
+
+
 class Switch(Generic[S]):
     """Settings under which another library's products are taken: those of ``enable``, and those of open blocks.
 

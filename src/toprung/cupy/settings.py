@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toprung.blas.switch import check_precision
+from toprung.blas.switch import check_precision, least_flops
 from toprung.errors import BadArgument
 
 LEAST = 4_000_000
@@ -38,8 +38,4 @@ class Settings:
         check_precision(precision, "cupy", "CuPy's own: set CUPY_TF32=1 in the environment")
         if not isinstance(own, bool):
             raise BadArgument(f"own is True or False, not {own!r}")
-        if min_flops is None:
-            min_flops = 0 if own else LEAST
-        if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
-            raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
-        return cls(precision, own, int(min(min_flops, 2**62)))
+        return cls(precision, own, least_flops(min_flops, 0 if own else LEAST))

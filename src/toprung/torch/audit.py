@@ -18,9 +18,8 @@ from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, ToprungError
 from toprung.torch.modules import Modules
 from toprung.torch.products import lie, problem_of
-from toprung.torch.settings import ALL, Settings
+from toprung.torch.settings import ALL, UNSEEN, Settings
 from toprung.torch.switch import exclude
-from toprung.torch.texts import UNSEEN
 
 FACTORS = {
     "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "addmm": (1, 2), "addmv": (1, 2), "baddbmm": (1, 2),

@@ -8,7 +8,7 @@ from typing import Any
 from toprung.errors import MissingExtra
 from toprung.report.html.chart import PALETTE
 from toprung.report.html.page import HERE
-from toprung.torch.texts import UNSEEN
+from toprung.torch.settings import UNSEEN
 
 TEMPLATE = "torch.html.jinja"
 

@@ -36,15 +36,12 @@ from toprung.torch.settings import Settings
 KEPT = 8192
 """Number of kinds of products, the last, that are remembered for a set of settings; of others only counts are kept."""
 
-GAIN = 0.52
-"""Share of PyTorch's time that a taken product saves: median of the 40 taken in results/nvidia-h200/torch-products.json."""
+PAYS = PLAIN_RATE / 2
+"""Multiply-adds in a second of PyTorch's fp32 kernels. A kind's kernel is prepared once its products have taken as long as
+preparing holds the GIL: so preparing costs a program at most as much time as those products took before."""
 
-PAYS = PLAIN_RATE / GAIN / 2
-"""Multiply-adds whose products gain a second, by the rate of PyTorch's fp32 kernels. Once those of a kind have made as many for
-each second that preparing takes, its kernel is prepared: so preparing costs a program at most what it gains, or would have."""
-
-ASKED = 0.005
-"""Seconds that products of a kind would gain at most before Python is asked about it again."""
+ASKED = 0.01
+"""Seconds that products of a kind take at most before Python is asked about it again."""
 
 FLOAT32 = torch.float32
 
@@ -366,7 +363,7 @@ def multiply(
                 more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - left - 1
                 if kin is not None and kin.job is not None and not kin.job.done.is_set():
                     more = max(more, ranges.FEW)
-                if more > 0:  # calls before preparing pays; infinite until it is known what the first kernel took
+                if more > 0:  # calls before it is prepared; infinite until it is known what the first kernel took
                     entry.left += 1
                     calls = math.ceil(min(more, ASKED * PAYS / work))
                     if kin is None:
@@ -473,7 +470,7 @@ def _new(
         added = 0.0 if bias is not result or result is None or beta == 0 else 1.0 if beta == 1 else 2.0
         if a.is_cuda:
             common(a.get_device(), settings)
-        entry.why = "its kernel is prepared once it was asked for often enough to gain what that costs"
+        entry.why = "its kernel is prepared once such products have taken as long as that takes"
         # a bias of its own is read in the product's launch, where the kernel can do that
         apart = None
         if bias is not None and bias is not result:

@@ -13,7 +13,7 @@ from toprung.blas import idle
 from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
 from toprung.errors import BadArgument
 from toprung.torch import bridge, products, timing
-from toprung.torch.texts import UNSEEN
+from toprung.torch.settings import UNSEEN
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from toprung.blas.switch import check_precision
+from toprung.blas.switch import check_precision, least_flops
 from toprung.errors import BadArgument
 
 ALL = ("mm", "bmm", "addmm", "baddbmm", "_addmm_activation", "addmv")
@@ -15,6 +15,14 @@ DEVICE_TYPES = ("cuda", "cpu")
 
 LEAST = 500_000_000
 """Floating-point operations below which PyTorch's own runs by default: there launches and Python take longer than the product."""
+
+UNSEEN = (
+    "convolutions and recurrent layers (cuDNN)",
+    "fused attention (scaled_dot_product_attention but for its math)",
+    "decompositions and solvers (cuSOLVER)",
+    "code that was compiled ahead of time (AOTInductor)",
+)
+"""Products that do not come by aten's operators, and are PyTorch's whatever is enabled."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,7 @@ class Settings:
         for name, value in (("own", own), ("reproducible", reproducible), ("modules", modules)):
             if value is not None and not isinstance(value, bool):
                 raise BadArgument(f"{name} is True or False, not {value!r}")
-        if min_flops is None:
-            min_flops = 0 if own else LEAST
-        if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
-            raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
-        return cls(precision, taken, types, bool(own), int(min(min_flops, 2**62)), reproducible, bool(modules))
+        return cls(precision, taken, types, bool(own), least_flops(min_flops, 0 if own else LEAST), reproducible, bool(modules))
 
 
 def _words(name: str, given: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
