@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import ranks
+import scaling
 import toprung.distributed
 import trial
 from steps import BOUND, error, every_step
@@ -264,8 +266,15 @@ def test_every_rank_is_told_who_differs_or_has_too_little_memory(results: list[d
     assert "144,000,000 bytes" in first["memory"][2]  # the whole result, which is replicated
 
 
+class Ended:
+    """An event of a product that has ended."""
+
+    def query(self) -> bool:
+        return True
+
+
 def begun_again() -> list[bool]:
-    """Return whether ranks of a process group find what was said in it already, for two groups in turn on one store."""
+    """For two groups in turn on one store: is something said in it already, and is what a product left open closed at its end?"""
     import torch.distributed as dist
 
     from toprung.distributed.agreement import Agreement
@@ -278,25 +287,31 @@ def begun_again() -> list[bool]:
             found.append(agreement.store.check([f"{agreement.key}/said/0"]))
             assert agreement.reach("a product", "mine") == {0: "mine"}
             agreement.meet()
+            closed = threading.Event()
+            agreement.watch(Ended(), [], closed.set)
+            found.append(closed.wait(60))
     return found
 
 
-def test_a_group_reads_nothing_of_one_that_was_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_reads_nothing_of_one_that_was_destroyed_and_products_close_what_they_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ranks.run("test_distributed.begun_again", tmp_path, 1) == [[False, False]]
+    assert ranks.run("test_distributed.begun_again", tmp_path, 1) == [[False, True, False, True]]
 
 
 def test_the_bench_checks_and_times_products(results: list[dict[str, Any]]) -> None:
     for rank in results:
         result, small = rank["bench"]["results"]  # of the second size a rank has no rows
         assert rank["bench"]["status"] == 0 and result["error"] <= 1 and result["panels"] > 1 and result["bytes"] > 0
-        assert all(result[name] > 0 for name in ("seconds", "predicted", "local", "gather", "gather, then local"))
+        assert all(result[name] > 0 for name in ("seconds", "predicted", "host", "local", "gather", "gather, then local"))
+        assert result["predicted"] > result["host"]
         assert result["panel_bytes"]["5000"]["memory"] <= 10000 and small["error"] <= 1
 
 
 def test_the_page_has_the_models_tables() -> None:
     page = (trial.ROOT / "docs" / "distributed.md").read_text()
-    strong, weak = program.tables().strip().split("\n\n")
+    strong, weak = scaling.tables().strip().split("\n\n")
     assert strong in page and weak in page
 
 
@@ -425,6 +440,47 @@ def failing() -> dict[str, Any]:
 
 
 GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+def read_from_peers() -> dict[str, Any]:
+    """Multiply on two GPUs of one host: by NCCL, and by copies from the other's memory, which is written into after the call."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    from toprung.distributed.peers import Peers
+
+    mesh, used, close = init_device_mesh("cuda", (2,)), [], Peers.close
+    closed = threading.Semaphore(0)
+
+    def closing(self: Any) -> None:
+        used.append(len(self.opened))
+        close(self)
+        closed.release()
+
+    Peers.close = closing  # type: ignore[method-assign]
+    said: dict[str, Any] = {"placements": program.every_placement(mesh, 80, panel_bytes=400)[:2]}
+    assert all(closed.acquire(timeout=60) for _ in range(80))
+    torch.manual_seed(0)
+    whole = [torch.randn(1024, 1024, device="cuda") for _ in range(2)]
+    right = whole[0].double() @ whole[1].double()
+    made = []
+    for panel_bytes in (1 << 19, 1 << 19, None):
+        a, b = (distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in whole)
+        made.append(toprung.distributed.matmul(a, b, out_placements=[Shard(0)], panel_bytes=panel_bytes))
+        for operand in (a, b):
+            operand.to_local().fill_(float("nan"))  # the call has ended: it may be written into
+        assert closed.acquire(timeout=60)
+    said["opened"] = used[-3:]
+    said["bits"] = torch.equal(made[0].to_local(), made[1].to_local())
+    return {**said, "error": max(error(one.full_tensor(), right) for one in made)}
+
+
+@GPUS
+def test_two_gpus_read_from_each_others_memory_and_close_it(tmp_path: Path) -> None:
+    for said in ranks.run("test_distributed.read_from_peers", tmp_path, timeout=60):
+        count, worst = said["placements"]
+        assert count == 80 and worst < BOUND and said["error"] < BOUND
+        assert said["opened"] == [1, 1, 1] and said["bits"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``torchrun --nproc-per-node 2 -m toprung.distributed bench``: check and time products; ``scale`` prints the model's tables."""
+"""``torchrun --nproc-per-node 2 -m toprung.distributed bench``: check and time products."""
 
 from __future__ import annotations
 
@@ -21,31 +21,11 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from toprung.blas import routines
 from toprung.blas.receipt import last_receipt as local_receipt
 from toprung.distributed import last_receipt, matmul
-from toprung.distributed.schedule import H200, Rates, best, grids, on_paper
+from toprung.distributed.schedule import GRAIN, H200, Rates, best
 from toprung.errors import ToprungError, WrongResult
 
 LONG = 2.0
 """Seconds after which nothing is repeated more than twice."""
-
-SIZE = 65536
-"""Size of the products of ``scale`` on 8 devices: on more it is the same, or grows as the devices' memory does."""
-
-
-def tables() -> str:
-    """Return strong and weak scaling on paper as two tables: shares of the local products' speed."""
-    lines = []
-    for title, power in (("strong", 0.0), ("weak", 0.5)):
-        lines += [f"| GPUs, {title} | size | 1-D | 2-D | 2.5-D | grid |", "|---|---|---|---|---|---|"]
-        for p in (8, 16, 32, 64, 128, 256, 512, 1024):
-            size = round(SIZE * (p / 8) ** power)
-            kinds = {kind: min((on_paper(size, grid), grid) for grid in found) for kind, found in grids(p).items()}
-            whole = 2 * size**3 / p / H200.products
-            shares = " | ".join(f"{whole / seconds:.0%}".replace("%", " %") for seconds, _ in kinds.values())
-            _, grid = min(kinds.values())
-            lines.append(f"| {p} | {size} | {shares} | {' × '.join(map(str, grid))} |")
-        lines.append("")
-    return "\n".join(lines)
-
 
 PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate(), Partial())
 
@@ -168,6 +148,9 @@ class Bench:
                 result["panel_bytes"][str(most)] = found
 
         arms: dict[str, Callable[[], Any]] = {"seconds": ours.pop(self.panel_bytes), **{str(x): work for x, work in ours.items()}}
+        small = [torch.ones(GRAIN, GRAIN * self.ranks, device=self.device) for _ in range(2)]
+        little = [DTensor.from_local(x, self.mesh, [Shard(0)], run_check=False) for x in small]
+        arms["host"] = functools.partial(matmul, *little, out_placements=[Shard(0)], **self.how)
         arms |= {"local": local, "gather": gather, "gather, then local": lambda: (gather(), local())}
         for name, taken in self.seconds({**arms, "PyTorch's A @ B, fp32": lambda: a @ b}).items():
             if name in result["panel_bytes"]:
@@ -181,7 +164,7 @@ class Bench:
         local()
         result |= {"overlap": self.agreed(receipt.overlap), "local kernels": getattr(local_receipt(), "kernels", ())}
         link = 4 * each * size * (self.ranks - 1) / result["gather"]
-        rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory)
+        rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory, result["host"])
         given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes)
         return result | {"predicted": best(*given, rates).seconds, "link": link}
 
@@ -223,20 +206,17 @@ def numbers(text: str) -> list[int]:
 def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = None) -> int:
     """Run a command; return the exit status, and add what was measured to a list."""
     parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("scale", help="print strong and weak scaling by the cost model, as on the page on several GPUs")
-    one = commands.add_parser("bench", help="check and time products, in each process of torchrun")
-    one.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
-    one.add_argument("--precision", default="auto", help="as for toprung.matmul")
-    one.add_argument("--own", action="store_true", help="run toprung's kernels alone")
-    one.add_argument("--no-check", dest="check", action="store_false", help="do not check small products in all placements first")
-    one.add_argument("--repeats", type=int, default=5, help="times that each is measured; the median counts")
-    one.add_argument("--panel-bytes", type=int, help="as for toprung.distributed.matmul")
-    one.add_argument("--also", type=numbers, default=[], help="other bytes of panels to time as well")
+    parser.add_argument("command", choices=["bench"], help="check and time products, in each process of torchrun")
+    parser.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
+    parser.add_argument("--precision", default="auto", help="as for toprung.matmul")
+    parser.add_argument("--own", action="store_true", help="run toprung's kernels alone")
+    parser.add_argument(
+        "--no-check", dest="check", action="store_false", help="do not check small products in all placements first"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="times that each is measured; the median counts")
+    parser.add_argument("--panel-bytes", type=int, help="as for toprung.distributed.matmul")
+    parser.add_argument("--also", type=numbers, default=[], help="other bytes of panels to time as well")
     options = parser.parse_args(given)
-    if options.command == "scale":
-        print(tables(), end="")
-        return 0
     if "RANK" not in os.environ:
         parser.error("bench runs in several processes: torchrun --nproc-per-node 2 -m toprung.distributed bench")
     try:

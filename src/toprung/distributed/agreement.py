@@ -15,14 +15,14 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import torch.distributed as dist
 
 from toprung.backends.waiting import gate
-from toprung.errors import RankFailed, ToprungError
+from toprung.errors import RankFailed, ToprungError, Unsupported
 
 SHARE, SEARCH = 0.8, 0.95
 """Shares of the timeout that communication may take, and that until then. In between ranks find out which of them failed."""
@@ -54,7 +54,7 @@ _groups = Counter[tuple[int, ...]]()
 class Agreement:
     """A block in which a rank takes part in one product."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Iterable[int]) -> None:
         global _store
         if _store is None or _store.group is not dist.group.WORLD:
             _store = _Store(dist.group.WORLD)
@@ -154,32 +154,33 @@ class Agreement:
             return silent, f"did not answer within the timeout of {self.timeout:g} s: killed, or hanging. Here: {text}"
         return [rank for rank in self.ranks if ends[rank]], f"lost the connection to each other. Here: {text}"
 
-    def watch(self, event: Any, groups: Sequence[Any]) -> None:
-        """Have the thread that watches devices wait for an event behind all communication of the product, in these groups."""
+    def watch(self, event: Any, groups: Sequence[Any], close: Callable[[], None] = lambda: None) -> None:
+        """Have the thread that watches devices wait for an event behind all of the product in these groups, then call ``close``."""
         global _watcher
         self.watched = True
-        _watched.put((self, event, groups, threading.get_ident()))
+        _watched.put((self, event, groups, close, threading.get_ident()))
         if _watcher is None:
             _watcher = threading.Thread(target=_watch, name="toprung-watches", daemon=True)
             _watcher.start()
 
 
-_watched: queue.SimpleQueue[tuple[Agreement, Any, Sequence[Any], int]] = queue.SimpleQueue()
+_watched: queue.SimpleQueue[tuple[Agreement, Any, Sequence[Any], Callable[[], None], int]] = queue.SimpleQueue()
 _watcher: threading.Thread | None = None
 
 
 def _watch() -> None:
     """Wait for products on devices, in turn. Where one is late, raise RankFailed in its thread, and abort its communication."""
     while True:
-        agreement, event, groups, thread = _watched.get()
+        agreement, event, groups, close, thread = _watched.get()
         agreement.store = agreement.watching
-        with contextlib.suppress(RuntimeError):  # the store is gone, or the device: the thread that uses it is told
+        with contextlib.suppress(RuntimeError, Unsupported):  # the store is gone, or the device: the thread that uses it is told
             query = gate(event.query)
             while not query() and agreement.left() > 0.001:
                 time.sleep(min(1.0, agreement.timeout / 100))
             with gate:  # Python's end waits a little for these calls, which up to 3.13 would end in an abort of the process
                 if event.query():
                     agreement._finish()
+                    close()
                     continue
                 text = "communication on the device takes longer"
                 agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")

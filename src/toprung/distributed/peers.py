@@ -23,11 +23,6 @@ from toprung.errors import Unsupported
 HANDLE = 64
 """Bytes of a handle."""
 
-MOST = 64
-"""Allocations of other ranks that stay open: opening one takes as long as a small product."""
-
-_opened: dict[tuple[str, torch.device], int] = {}
-
 
 def _driver(name: str, *given: Any) -> Any:
     """Return the result of a function of CUDA's driver.
@@ -45,21 +40,6 @@ def _driver(name: str, *given: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def _address(handle: str, device: torch.device) -> int:
-    """Return the address of an allocation of another process."""
-    from cuda.bindings import driver
-
-    if (handle, device) in _opened:
-        _opened[handle, device] = _opened.pop((handle, device))
-    else:
-        if len(_opened) == MOST:  # close what was used longest ago: nothing copies from it any more
-            _driver("cuIpcCloseMemHandle", _opened.pop(next(iter(_opened))))
-        given = driver.CUipcMemHandle()
-        ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
-        _opened[handle, device] = int(_driver("cuIpcOpenMemHandle", given, 1))  # with access to peers
-    return _opened[handle, device]
-
-
 @functools.cache
 def _event(name: str, device: torch.device) -> Any:
     """Return an event of this process that others may wait for; it is recorded again in each product."""
@@ -73,11 +53,16 @@ def _others(handle: str, device: torch.device) -> Any:
 
 
 class Peers:
-    """Shards and events that ranks let each other use in one product."""
+    """Shards and events that ranks let each other use in one product.
+
+    Others' allocations are open from their first copy until ``close``. Where products overlap, CUDA counts how often one is open.
+    """
 
     def __init__(self, device: torch.device, shards: Mapping[str, Any]) -> None:
         self.device, self.shards = device, shards
         self.offers: dict[int, dict[str, Any]] = {}
+        self.opened: dict[str, int] = {}
+        self.context: Any = None
 
     def offer(self) -> str:
         """Return what other ranks need to read the shards, as JSON; empty if they cannot."""
@@ -100,10 +85,11 @@ class Peers:
         """Return True if each rank can read the others' shards, alike on all ranks."""
         if not all(offers.values()):
             return False
-        self.offers = {rank: json.loads(offer) for rank, offer in offers.items()}
-        devices = [one["device"] for one in self.offers.values()]
-        alone = len({one["host"] for one in self.offers.values()}) == 1
-        return alone and all(torch.cuda.can_device_access_peer(*pair) for pair in itertools.permutations(devices, 2))
+        found = {rank: json.loads(offer) for rank, offer in offers.items()}
+        devices, hosts = ([one[key] for one in found.values()] for key in ("device", "host"))
+        if len(set(hosts)) == 1 and all(itertools.starmap(torch.cuda.can_device_access_peer, itertools.permutations(devices, 2))):
+            self.offers = found
+        return bool(self.offers)
 
     def wait(self, name: str) -> None:
         """Have the current stream wait for an event of all ranks, "ready" or "done"."""
@@ -113,11 +99,25 @@ class Peers:
 
     def copy(self, rank: int, name: str, start: int, into: Any) -> None:
         """Copy elements of a rank's shard, from one on, on the current stream."""
+        from cuda.bindings import driver
+
         handle, offset = self.offers[rank][name]
-        source = _address(handle, self.device) + offset + start * into.element_size()
+        if handle not in self.opened:
+            given = driver.CUipcMemHandle()
+            ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
+            self.opened[handle] = int(_driver("cuIpcOpenMemHandle", given, 1))  # with access to peers
+            self.context = _driver("cuCtxGetCurrent")
+        source = self.opened[handle] + offset + start * into.element_size()
         stream = torch.cuda.current_stream().cuda_stream
         _driver("cuMemcpyDtoDAsync", into.data_ptr(), source, into.numel() * into.element_size(), stream)
 
     def record(self, name: str, stream: Any) -> None:
         """Record an event of this rank, "ready" or "done", on a stream."""
         _event(name, self.device).record(stream)
+
+    def close(self) -> None:
+        """Close the others' allocations, whose owners may then free them; on any thread, once all copies have ended."""
+        if self.opened:
+            _driver("cuCtxSetCurrent", self.context)
+        while self.opened:
+            _driver("cuIpcCloseMemHandle", self.opened.popitem()[1])

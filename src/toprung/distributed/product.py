@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import threading
@@ -78,6 +79,12 @@ def last_receipt() -> Receipt | None:
     return getattr(_last, "receipt", None)
 
 
+@functools.lru_cache(maxsize=64)
+def ranks_of(mesh: Any) -> dict[tuple[int, ...], int]:
+    """Return a mesh's ranks by their coordinates; PyTorch takes 0.1 ms to list them."""
+    return dict(zip(itertools.product(*map(range, mesh.shape)), mesh.mesh.flatten().tolist(), strict=True))
+
+
 @functools.cache
 def _stream(device: torch.device) -> Any:
     """Return the stream of a device's communication. Its priority lets it in while a product's blocks wait for an SM."""
@@ -141,9 +148,9 @@ class Product:
         self.panels = schedule.order(self.at)
         self.fetched = [name for name in schedule.movers if name != "C"]
         self.parts: dict[str, Any] = {}
-        self.peers: Peers | None = None
         self.times: dict[str, list[Callable[[], float]]] = {"all": [], "sent": [], "products": []}
         self.device = a.to_local().device
+        self.peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
         self.c = self._empty(*schedule.shard("C", schedule.parked["C"], self.at))
         self.buffers = {
             name: [[self._empty(rows * schedule.width) for rows in schedule.heights(name)] for _ in range(schedule.held)]
@@ -238,12 +245,12 @@ class Product:
                 step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
                 if step is None:
                     whole = panel[: rows[-1][1] if mine is None else 0].view(-1)
-                    if self.peers is None:
+                    if not self.peers.offers:
                         self.exchange(name, d, j, whole)
                     elif mine is None:
                         at = self._along(d, self._owner(name, d, start))
                         before = start - self.schedule.owned(name, at)[0]
-                        self.peers.copy(int(self.mesh.mesh[at]), name, before * rows[-1][1], whole)
+                        self.peers.copy(ranks_of(self.mesh)[at], name, before * rows[-1][1], whole)
                     continue
                 _, _, each = rows[step]
                 whole = self._panel(buffers[step], width)
@@ -343,17 +350,15 @@ class Product:
             # the device multiplies what needs no other rank while the host agrees with them
             at_once = ready is not None and as_given("AB")
             early = at_once and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
-            peers = Peers(self.device, {name: self.given[name].to_local() for name in self.fetched})
             reads = at_once and self.fetched and not self.staged and all(map(schedule.in_place, self.fetched))
             if reads:
-                peers.record("ready", torch.cuda.current_stream())
+                self.peers.record("ready", torch.cuda.current_stream())
             if early:
                 park()
                 multiply(0)
-            if peers.accept(self.agreement.reach(text, peers.offer() if reads else "")):
-                self.peers = peers
+            if self.peers.accept(self.agreement.reach(text, self.peers.offer() if reads else "")):
                 with torch.cuda.stream(lane.stream):
-                    peers.wait("ready")
+                    self.peers.wait("ready")
             if not early:
                 redistribute(park, "AB")
                 ready = torch.cuda.current_stream().record_event() if lane.stream is not None else None
@@ -372,7 +377,7 @@ class Product:
                     multiply(j)
                 if "C" in schedule.movers:
                     delivered.append(lane.start(functools.partial(self.deliver, j), ends[j:]))
-            if self.peers is not None:
+            if self.peers.offers:
                 self.peers.record("done", lane.stream)
                 self.agreement.meet()
                 self.peers.wait("done")  # later work on this stream may write into the shards
@@ -456,7 +461,7 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
     if mesh is None and not dist.is_initialized():
         checked(a, b, out_placements, panel_bytes, precision)
     # without a mesh all ranks are told, which are the mesh's in most programs
-    with Agreement(range(dist.get_world_size()) if mesh is None else mesh.mesh.flatten().tolist()) as agreement:
+    with Agreement(range(dist.get_world_size()) if mesh is None else ranks_of(mesh).values()) as agreement:
         sizes, out = checked(a, b, out_placements, panel_bytes, precision)
         given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
         device = a.to_local().device
@@ -474,7 +479,7 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
         c = product.run(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
         if device.type == "cuda":
-            agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups())
+            agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups(), product.peers.close)
     predicted = schedule.seconds if known else None
     _last.receipt = Receipt(schedule, predicted, schedule.bytes, product.memory, len(product.panels), product.times)
     return c

@@ -55,11 +55,13 @@ class Rates:
     link : bytes per second that a device receives in an all-gather
     products : operations per second of a local product, two for each multiply-add
     memory : bytes per second of the device's memory
+    host : seconds of a product that is so small that only the host's work takes time
     """
 
     link: float
     products: float
     memory: float
+    host: float
 
 
 MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text("utf-8"))
@@ -72,7 +74,7 @@ def _measured() -> dict[str, dict[str, Rates]]:
     for run in MEASURED:
         for one in run["results"]:
             if one["ranks"] > 1:
-                each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE)
+                each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, one.get("host", 0.0))
                 found.setdefault(run["environment"]["device"]["name"], {}).setdefault(one["precision"], []).append(each)
     return {
         name: {
@@ -285,7 +287,7 @@ def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedu
         shape = schedule.shard(name, wanted)
         copies += _copied(shape, given, wanted, schedule.mesh)
         memory += ITEM * math.prod(shape if name != "C" else schedule.shard(name, given)) if given != wanted else 0
-    m, n, k = (_local(schedule, x) for x in "mnk")
+    (m, n), k = schedule.shard("C", schedule.needed("C")), schedule.shard("A", schedule.needed("A"))[1]
     work, stream = 2.0 * m * n * k / rates.products, carried / rates.link
     again = {"k": 2 * ITEM * m * n, "n": SPLIT * m * k, "m": SPLIT * n * k}.get(schedule.panel, 0) / rates.memory
     allowed = sum(ITEM * math.prod(schedule.shard(name, schedule.sources[name])) for name in "ABC") / SHARE
@@ -300,7 +302,7 @@ def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedu
             seconds = max(stream, products) + min(stream, products) / panels
         scratch = memory + int(one.held * row * width)
         fits = one.held * row * width <= allowed if panel_bytes is None else row * width <= panel_bytes
-        total = copies / rates.link + seconds
+        total = rates.host + copies / rates.link + seconds
         return (not fits) * width, total, replace(one, seconds=total, bytes=int(copies + received), memory=scratch)
 
     if not schedule.panel:
@@ -312,13 +314,6 @@ def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedu
     widths = [-(-share >> halved) for halved in range(share.bit_length())]
     widths = [min(most, width if width <= GRAIN else -(-width // GRAIN) * GRAIN) for width in widths]
     return min(map(timed, dict.fromkeys(widths)), key=lambda t: t[:2])[2]
-
-
-def _local(schedule: Schedule, letter: str) -> int:
-    size = schedule.sizes[letter]
-    for x, parts in zip(schedule.letters, schedule.mesh, strict=True):
-        size = -(-size // parts) if x == letter else size
-    return size
 
 
 def schedules(
@@ -379,38 +374,3 @@ def best(
             f"no schedule leaves C as {c} of A {a} and B {b}: ask for Shard or Replicate, and redistribute the result"
         )
     return found
-
-
-HOST, NETWORK = 8, 50e9
-"""Devices of a host, and bytes per second of each one's network adapter: 400 Gb/s."""
-
-
-def grids(devices: int) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the grids of a number of devices, a power of two, by kind, as parts of m, n and k: 2.5-D ones cut k, too."""
-    powers = [1 << i for i in range(devices.bit_length())]
-    found: dict[str, list[tuple[int, int, int]]] = {"1-D": [(devices, 1, 1)], "2-D": [], "2.5-D": []}
-    for m, k in itertools.product(powers, powers):
-        n = devices // (m * k)
-        if m > 1 and n > 1:
-            found["2-D" if k == 1 else "2.5-D"].append((m, n, k))
-    return found
-
-
-def on_paper(size: int, grid: tuple[int, int, int], panels: int = 16, rates: Rates = H200) -> float:
-    """Return the predicted seconds of a square product on a grid of devices, HOST of them in each host.
-
-    A device receives A's panels along n, B's along m, and adds up C's along k. A group of devices that spans hosts uses as many
-    adapters of each host as it has devices there, and no more than the link's speed. Of all ways to fill hosts the best is taken.
-    """
-    devices = math.prod(grid)
-    m, n, k = (size / parts for parts in grid)
-    received = [ITEM * (k * n) * (1 - 1 / grid[0]), ITEM * (m * k) * (1 - 1 / grid[1]), ITEM * (m * n) * (1 - 1 / grid[2])]
-    powers = [1 << i for i in range(HOST.bit_length())]
-    sent = math.inf
-    for inside in itertools.product(powers, repeat=3):
-        if math.prod(inside) != min(HOST, devices) or any(i > g for i, g in zip(inside, grid, strict=True)):
-            continue
-        links = [rates.link if i == g else min(rates.link, i * NETWORK) for i, g in zip(inside, grid, strict=True)]
-        sent = min(sent, sum(bytes_ / link for bytes_, link in zip(received, links, strict=True)))
-    work = 2 * m * n * k / rates.products
-    return max(sent, work) + min(sent, work) / panels
