@@ -21,7 +21,6 @@
 #include "../include/stored.cl"
 #include "../include/sums.cl"
 
-#define CHAIN 32 // products that a work-item adds up by themselves, with FOLD and one row: where many more are a work-item's
 #if SMALL > 1
 #define PIECE BN                          // of Y in local memory
 #define SMALL_Y(s, k) Ys[k][s]
@@ -64,7 +63,7 @@ columns(__global const STORED(X_TYPE) *X, const ulong offset_x, __global const S
 #if FOLD
     VECTOR(VA) whole[SMALL]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s) whole[s] = ZERO(VA);
-    uint left = CHAIN / KU;
+    uint left = FOLD / KU;
 #endif
     wait_for_previous();
 #if AHEAD
@@ -99,7 +98,7 @@ columns(__global const STORED(X_TYPE) *X, const ulong offset_x, __global const S
         for (uint k = dn; k < count; k += KU * DN) {
 #if FOLD && SMALL == 1
             if (left-- == 0) {
-                left = CHAIN / KU - 1;
+                left = FOLD / KU - 1;
                 whole[0] += acc[0];
                 acc[0] = ZERO(VA);
             }

@@ -21,7 +21,7 @@ from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
 from toprung.kernels.record import LibraryKernel, RecordFamily
-from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, typed
+from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, chain, typed
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
     block_count,
@@ -37,9 +37,8 @@ from toprung.kernels.skinny_model import (
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.tile import Tile
 
-ONE_CHAIN, CPU_CHAIN = 64, 32
-"""Products that a work-item of a GPU, and of a CPU, adds up in one chain of multiply-adds. More are folded every 32, which takes
-registers."""
+ONE_CHAIN = 64
+"""Products that a GPU's work-item adds up in one chain of multiply-adds: several take registers."""
 HELD = 512
 """Work-items that an SM must have registers for, 128 each; half of them where 16 sums and their chains need more."""
 
@@ -205,7 +204,7 @@ def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:
     of an iteration before it waits for one. Left alone it saves registers, and waits for them one after the other.
     """
     mine = slice_depth(desc.skinny.depth, iteration_depth(config.tile), config.slices) // config.tile.DN
-    more = {FOLD.name: 1} if mine > (ONE_CHAIN if device.kind == "gpu" else CPU_CHAIN) else {}
+    more = {FOLD.name: chain(device)} if mine > (ONE_CHAIN if device.kind == "gpu" else chain(device)) else {}
     if device.kind == "gpu":
         crowded = dict(config.options)["SMALL"] == FEW and more
         held = HELD // 2 if crowded else HELD

@@ -4,6 +4,7 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
+from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Skinny
 from toprung.kernels.record import SHUFFLE, LibraryKernel, Switch
 from toprung.kernels.skinny_model import SMALL
@@ -16,7 +17,7 @@ WHOLE_SUBGROUPS = Rule(
 )
 
 FEW = Switch("SMALL", "rows of the small operand", values=SMALL)
-FOLD = Switch("FOLD", "a work-item adds its products up in chains; 0: in one", values=(0, 1))
+FOLD = Switch("FOLD", "products that a work-item adds up in a chain; 0: all", values=(0, 16, 32))
 
 ROOM = Switch(
     "RESIDENT",
@@ -24,8 +25,10 @@ ROOM = Switch(
     values=(0, 1, 2, 4, 8, 16, 32),
 )
 
-MOST_AT_ONCE = 32
-"""Floats of a row that a lane has on their way at once, at most: a chain of the kernel's."""
+
+def chain(device: Device) -> int:
+    """Return the number of products in a chain where a work-item has several: on a CPU NumPy's vectors make chains short, too."""
+    return 32 if device.kind == "gpu" else 16
 
 
 def sums_of_rows(tile: Tile) -> int:
@@ -45,7 +48,7 @@ ROWS = LibraryKernel(
     rules=(
         POWER_OF_TWO,
         WHOLE_SUBGROUPS,
-        Rule(f"TN ≤ {MOST_AT_ONCE}", "chains end between iterations", lambda t, d: (t.TN or 1) <= MOST_AT_ONCE),
+        Rule("TN is at most a chain", "chains end between iterations", lambda t, d: (t.TN or 1) <= chain(d)),
         Rule("TM is a power of two", "lanes exchange halves of their sums", lambda t, d: (t.TM or 1) & ((t.TM or 1) - 1) == 0),
     ),
     switches=(SHUFFLE, FEW, FOLD, ROOM),

@@ -20,7 +20,6 @@
 #include "../include/stored.cl"
 #include "../include/sums.cl"
 
-#define CHAIN 32 // products that a lane adds up by themselves, with FOLD: where many more are a lane's
 #define STEP (DN * VEC)
 #define AT_ONCE (TN / VEC)
 #define INSIDE(u) ((u) == 0 || k + (u) * STEP + VEC <= end)
@@ -103,14 +102,14 @@ rows(__global const STORED(X_TYPE) *X, const ulong offset_x, __global const STOR
     float whole[SMALL][TM]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) whole[s][i] = 0.0f;
-    uint left = CHAIN / TN;
+    uint left = FOLD / TN;
 #endif
 
     wait_for_previous();
     for (uint k = begin + lane * VEC; k + VEC <= end; k += AT_ONCE * STEP) {
 #if FOLD
         if (left-- == 0) {
-            left = CHAIN / TN - 1;
+            left = FOLD / TN - 1;
             UNROLL for (int s = 0; s < SMALL; ++s)
                 UNROLL for (int i = 0; i < TM; ++i) {
                     whole[s][i] += acc[s][i];
