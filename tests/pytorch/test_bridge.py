@@ -19,8 +19,8 @@ from toprung import errors
 from toprung.backends import cxx
 from toprung.blas import idle
 from toprung.torch import __main__ as program
-from toprung.torch import background, bridge, products
-from toprung.torch.overloads import OVERLOADS
+from toprung.torch import background, bridge, products, switch
+from toprung.torch.overloads import OVERLOADS, form
 from torch_device import DEVICE, EVERY, native, overriding
 
 LEFT: dict[str, Any] = {**EVERY, "own": False}
@@ -354,12 +354,7 @@ def test_a_line_says_that_there_is_no_bridge(monkeypatch: pytest.MonkeyPatch, ca
 def test_an_overload_of_another_signature_passes_python_and_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def addmm(original: Any, op: str) -> Any:
-        """Return the kernel of ``mm``, by whose name the bridge registers the signature of ``addmm``."""
-        return mm(original, op)
-
-    mm = OVERLOADS["mm"][1]
-    monkeypatch.setitem(OVERLOADS, "mm", ("mm", addmm))
+    monkeypatch.setattr(switch, "form", lambda name: "addmm" if name == "mm" else form(name))
     monkeypatch.setattr(bridge, "refused", set())
     monkeypatch.setattr(idle, "_told", set())
     monkeypatch.setattr(idle, "tell", lambda *_: "")

@@ -567,7 +567,7 @@ c10::RegistrationHandleRAII put(const std::shared_ptr<const Overload>& its, c10:
 
 using Type = at::ScalarType;
 const std::map<std::string, Put> FORMS = {
-    // functions of overloads.py -> signature
+    // names by overloads.py -> signature
     {"mm", put<Tensor(const Tensor&, const Tensor&)>},
     {"mm_out", put<Tensor&(const Tensor&, const Tensor&, Tensor&)>},
     {"mm_dtype", put<Tensor(const Tensor&, const Tensor&, Type)>},

@@ -15,7 +15,7 @@ from toprung.blas import idle
 from toprung.blas.switch import Block, Switch
 from toprung.torch import bridge, caches, products
 from toprung.torch.modules import Modules
-from toprung.torch.overloads import OVERLOADS
+from toprung.torch.overloads import OVERLOADS, form, kernel
 from toprung.torch.settings import ALL, Settings
 
 
@@ -30,7 +30,7 @@ class _Overriding:
         self._kernels = []
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
-            for name, (op, make) in OVERLOADS.items():
+            for name, op in OVERLOADS.items():
                 base, _, overload = name.partition(".")
                 # some overloads exist on GPUs alone, and some not in every version
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
@@ -39,8 +39,8 @@ class _Overriding:
                 which = [text.encode() for text in (f"aten::{base}", overload, key)]
                 if self.native is not None:
                     self.native.toprung_keep(*which)
-                self._library.impl(name, make(original, op), key)
-                if self.native is not None and not self.native.toprung_override(*which, make.__name__.encode(), ALL.index(op)):
+                self._library.impl(name, kernel(name, original), key)
+                if self.native is not None and not self.native.toprung_override(*which, form(name).encode(), ALL.index(op)):
                     bridge.refused.add(name)
                 self._kernels.append(torch.library.get_kernel(f"aten::{name}", key))
 
