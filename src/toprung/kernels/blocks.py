@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,29 +237,34 @@ def _shape(tile: Tile) -> tuple[int | None, ...]:
 _table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 
-class Table(NamedTuple):
-    """Blocks, and their numbers in columns: all of them are weighed at once.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Blocks, and numbers of them in columns: all rows are weighed at once, several for a block, which follow each other.
 
     Attributes
     ----------
     source : the table that they were made of
     blocks : the blocks
-    columns : of their tiles
-    numbers : the same in one array, and below ``resident`` of the blocks, and 1 where lanes of a tile have the local memory to
-        exchange results in pieces of VEC floats
-    efficiency, chained : of the blocks
+    vendor, clustered : True for those that stand for a vendor's; for slices of K in clusters
+    share : slices of K of a cluster in a row; else work-groups per SM that slices are to give, 0 for all of K
+    columns : of the blocks' tiles
+    resident, efficiency, chained, roomy : of the blocks; ``roomy``: see ``is_roomy``
     """
 
     source: tuple[Block, ...]
     blocks: tuple[Block, ...]
+    vendor: bool
+    clustered: bool
+    share: NDArray[Any]
     columns: cost_model.Columns
-    numbers: NDArray[Any]
+    resident: NDArray[Any]
     efficiency: NDArray[Any]
     chained: NDArray[Any]
+    roomy: NDArray[Any]
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
-_narrow: dict[tuple[Device, int, int, bool], Table] = {}
+_narrow: dict[tuple[Device, int, int, bool, tuple[int, ...]], Table] = {}
 
 
 def is_roomy(tile: Tile) -> bool:
@@ -267,13 +273,14 @@ def is_roomy(tile: Tile) -> bool:
     return vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
 
 
-def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
+def narrowed(device: Device, a: int, b: int, vendor: bool = False, clusters: tuple[int, ...] = ()) -> Table:
     """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats.
 
-    Tiles that are for wide accesses alone are left out where those are narrower.
+    Each has a row for each of ``clusters``, or for all of K and each of ``WAVES``. Tiles that are for wide accesses alone are left
+    out where those are narrower.
     """
     table = VENDOR_BLOCKS if vendor else BLOCKS
-    known = _narrow.get((device, a, b, vendor))
+    known = _narrow.get((device, a, b, vendor, clusters))
     if known is None or known.source is not table:
         narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
         for one in table:
@@ -281,10 +288,12 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
                 continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        numbers = np.array([(*cost_model.Columns.of(one.tile), one.resident, is_roomy(one.tile)) for one in found]).T
-        efficiency, chained = (np.array([getattr(one, name) for one in found]) for name in ("efficiency", "chained"))
-        columns = cost_model.Columns(*numbers[:-2])
-        known = _narrow[device, a, b, vendor] = Table(table, tuple(found), columns, numbers, efficiency, chained)
+        rows = [(one, share) for one in found for share in clusters or (0, *WAVES)]
+        columns = cost_model.Columns(*np.array([cost_model.Columns.of(one.tile) for one, _ in rows], float).T)
+        numbers = ([n, one.resident, one.efficiency, one.chained, is_roomy(one.tile)] for one, n in rows)
+        share, resident, efficiency, chained, roomy = np.array(list(numbers)).T
+        made = table, tuple(found), vendor, bool(clusters), share, columns, resident, efficiency, chained > 0, roomy > 0
+        known = _narrow[device, a, b, vendor, clusters] = Table(*made)
     return known
 
 
@@ -316,44 +325,61 @@ def block_seconds(
     return float(cost_model.seconds(cycles, launches, cost_model.hz(device)))
 
 
-def weighed(
-    device: Device, desc: GemmDesc, table: Table, at: NDArray[Any], slices: NDArray[Any], clustered: bool = False,
-    aligned: bool = False,
-) -> NDArray[Any]:  # fmt: skip
-    """Return ``block_seconds`` of blocks of a table, by their places there and their slices of K.
+@functools.lru_cache(1 << 10)
+def waves(table: Table, trans: str, lanes: int, wide: int, wide_parts: int) -> cost_model.Wave:
+    """Return the cycles of an SM that runs so many blocks of a row at once, from 0 on; C, and parts, are written so wide."""
+    t, p = table.columns, cost_model.VENDOR_BLOCK if table.vendor else cost_model.BLOCK
+    count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], (table.share > 0) & (not table.clustered)
+    vc = np.minimum(np.where(parts, wide_parts, wide), t.VEC)
+    regrouped = (vc < t.VEC) & table.roomy & (not table.vendor)
+    return cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, count)
 
-    ``aligned``: as if operands and C were aligned, by the numbers of a vendor's kernels.
+
+def weighed(device: Device, desc: GemmDesc, table: Table, slices: NDArray[Any], depth: int = 0) -> NDArray[Any]:
+    """Return ``block_seconds`` of the rows of a table in so many slices; infinity where they are 0.
+
+    A vendor's are as if operands and C were aligned. ``depth``: another K than the product's.
     """
-    *columns, resident, roomy = table.numbers[:, at]
-    t = cost_model.Columns(*columns)
-    launches = np.ones_like(slices) if clustered else np.minimum(slices, 2)
-    c, p = desc.widths[2], cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK
-    wide, vc = (4, np.minimum(4, t.VEC)) if aligned else (c, np.minimum(np.where(launches == 1, c, widest(desc.N)), t.VEC))
-    cycles = cost_model.block_cycles(
-        desc, t, table.efficiency[at], resident, slices, vc, wide, device.compute_units, device.lanes or 128, p,
-        False if aligned else (vc < t.VEC) & (roomy > 0), clustered,
+    wide, parts = (4, 4) if table.vendor else (desc.widths[2], widest(desc.N))
+    known, rows = waves(table, desc.trans, device.lanes or 128, wide, parts), len(slices)
+    places, p = np.arange(rows), cost_model.VENDOR_BLOCK if table.vendor else cost_model.BLOCK
+
+    def wave(blocks: NDArray[Any]) -> cost_model.Wave:
+        i = blocks.astype(np.intp) * rows + places
+        return cost_model.Wave(known.iteration.take(i), known.writing.take(i), known.written)
+
+    cycles = cost_model.launch_cycles(
+        desc, depth or desc.K, table.columns, table.resident, np.maximum(slices, 1.0), wave, wide,
+        device.compute_units, p, table.clustered,
     )  # fmt: skip
-    found: NDArray[Any] = cost_model.seconds(cycles, launches, cost_model.hz(device))
+    found: NDArray[Any] = cost_model.seconds(cycles, 1 if table.clustered else np.minimum(slices, 2), cost_model.hz(device))
+    found[slices == 0] = math.inf
     return found
 
 
-def least(table: Table, at: NDArray[Any], slices: NDArray[Any], seconds: NDArray[Any]) -> list[tuple[float, Block, int]]:
+def least(table: Table, slices: NDArray[Any], seconds: NDArray[Any]) -> list[tuple[float, Block, int]]:
     """Return seconds, block and slices of the ``MOST`` least, the first of equals first."""
-    order = np.argsort(seconds, kind="stable")[:MOST]
-    found = zip(seconds[order].tolist(), at[order].tolist(), slices[order].tolist(), strict=True)
-    return [(time, table.blocks[i], n) for time, i, n in found]
+    order, each = np.argsort(seconds, kind="stable")[:MOST], len(slices) // len(table.blocks)
+    found = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
+    return [(time, table.blocks[i // each], int(n)) for time, i, n in found if n]
 
 
-def split_k_columns(desc: GemmDesc, table: Table, compute_units: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the places of a table's blocks, each as often as it has ``split_k_factors``, and these."""
+def listed(table: Table, slices: NDArray[Any]) -> list[tuple[Block, int]]:
+    """Return each block with each of its slices."""
+    each = len(slices) // len(table.blocks)
+    return [(table.blocks[i // each], int(n)) for i, n in enumerate(slices.tolist()) if n]
+
+
+def split_k_columns(desc: GemmDesc, table: Table, compute_units: int) -> NDArray[Any]:
+    """Return ``split_k_factors`` of a table's rows: 1 comes first, 0 stands for one that is in the row before."""
     t = table.columns
-    count = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch
-    waves = np.array([compute_units * w for w in WAVES])
-    wanted = np.hstack([np.ones((len(count), 1)), np.rint(waves / count[:, None])]).clip(1, None)
-    wanted = np.minimum(wanted.astype(np.int64), np.maximum(1, desc.K // (LEAST_ITERATIONS * t.BK))[:, None])
-    whole = np.sort(whole_slices(desc.K, t.BK[:, None], wanted), axis=1)
-    first = np.hstack([np.ones((len(count), 1), bool), whole[:, 1:] != whole[:, :-1]])
-    return np.nonzero(first)[0], whole[first]
+    count = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch
+    most = np.maximum(np.floor(desc.K / (LEAST_ITERATIONS * t.BK)), 1.0)
+    wanted = np.maximum(np.minimum(np.rint(compute_units * table.share / count), most), 1.0)
+    iterations = np.ceil(desc.K / t.BK)
+    found: NDArray[Any] = np.ceil(iterations / np.ceil(iterations / wanted))  # of a block never fewer than in the row before
+    found[1:][(found[1:] == found[:-1]) & (table.share[1:] > 0)] = 0
+    return found
 
 
 def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 0) -> list[tuple[Block, int, float]]:
@@ -362,12 +388,10 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
     ``split_side``: least longer side of those whose sums are split.
     """
     table = narrowed(device, 4, 4, vendor=True)
-    at, slices = split_k_columns(desc, table, device.compute_units)
-    t = table.columns
-    kept = (np.minimum(t.BM, t.BN)[at] >= side) & ((slices == 1) | (np.maximum(t.BM, t.BN)[at] >= split_side))
-    at, slices = at[kept], slices[kept]
-    found = weighed(device, desc, table, at, slices, aligned=True)
-    return [(table.blocks[i], n, time) for i, n, time in zip(at.tolist(), slices.tolist(), found.tolist(), strict=True)]
+    slices, t = split_k_columns(desc, table, device.compute_units), table.columns
+    slices *= (np.minimum(t.BM, t.BN) >= side) & ((table.share == 0) | (np.maximum(t.BM, t.BN) >= split_side))
+    found = weighed(device, desc, table, slices)[slices > 0].tolist()
+    return [(block, n, time) for (block, n), time in zip(listed(table, slices), found, strict=True)]
 
 
 # on a CPU

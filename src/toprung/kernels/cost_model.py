@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.split_k import FEW_PARTS, slice_depth
+from toprung.kernels.split_k import FEW_PARTS
 from toprung.tile import Tile
 
 HZ = 1.98e9
@@ -154,82 +154,117 @@ NUMBERS = SimpleNamespace(
     max=max,
     min=min,
     ceil=math.ceil,
+    floor=math.floor,
     any=bool,
     where=lambda truth, one, other: one if truth else other,
 )
-COLUMNS = SimpleNamespace(pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, any=np.any, where=np.where)
+COLUMNS = SimpleNamespace(
+    pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, floor=np.floor, any=np.ndarray.any,
+    where=np.where,
+)  # fmt: skip
 """Functions of the model's arithmetic: NUMBERS for one tile, COLUMNS for arrays of many tiles."""
+
+
+class Wave(NamedTuple):
+    """Cycles of an SM that runs some blocks of a tile at once, whatever the product's sizes; or columns of them.
+
+    Attributes
+    ----------
+    iteration : of one of the loop over K
+    writing : of writing C
+    written : how many bytes read one written counts for
+    """
+
+    iteration: Any
+    writing: Any
+    written: Any
+
+
+def wave_of(
+    trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: BlockModel, regrouped: Any, parts: Any, count: Any
+) -> Wave:  # fmt: skip
+    """Return the cycles of ``count`` blocks that an SM runs at once: of parts of sums, or of C.
+
+    An iteration takes as long as its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, better where
+    they fill only some, longer where operands are read in narrow pieces, and waits. C is written ``vc`` floats at a time,
+    neighbours side by side where they are ``regrouped``.
+    """
+    xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
+    each = 1 / (efficiency * p.layouts.get(trans, 1.0))
+    each = each + p.narrow["AT" if trans[0] == "T" else "A"] * (1 / t.VA - 0.25) / t.BN
+    each = each + p.narrow["BT" if trans[1] == "T" else "B"] * (1 / t.VB - 0.25) / t.BM
+    waiting = p.iteration + p.load * (t.BM * t.BK / t.VA + t.BK * t.BN / t.VB) / t.items
+    results = count * (t.BM * t.BN)
+    multiplying = results * t.BK / lanes * xp.pow(xp.min(1.0, count * t.items / lanes), p.alone - 1) * each
+
+    pieces = t.VEC / xp.min(vc, t.VEC)
+    gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
+    ends = 1 + p.short_row * 16 / t.BN
+    each_result = p.result * xp.pow(t.results / 32, p.piece) * ends * xp.pow(gaps, p.scattered)
+    writing = p.store * (t.results / t.VEC * pieces) + each_result * results
+    return Wave(multiplying + waiting, writing, p.written * ends * xp.where(parts, 1.0, xp.pow(gaps, p.scattered_memory)))
 
 
 def block_cycles(
     desc: GemmDesc,
-    tile: Tile | Columns,
-    efficiency: Any,
-    resident: Any,
-    slices: Any,
-    vc: Any,
+    tile: Tile,
+    efficiency: float,
+    resident: int,
+    slices: int,
+    vc: int,
     wide: int,
     units: int,
     lanes: int,
     p: BlockModel = BLOCK,
-    regrouped: Any = False,
+    regrouped: bool = False,
     clustered: bool = False,
-) -> Any:
-    """Return the cycles of a block kernel; a column of them for ``Columns`` of tiles, with columns in place of the other numbers.
+) -> float:
+    """Return the cycles of a block kernel, see ``launch_cycles`` and ``wave_of``."""
+    t = Columns.of(tile)
+    wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > 1 and not clustered)
+    return float(launch_cycles(desc, desc.K, t, resident, slices, wave, wide, units, p, clustered))
 
-    Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were
-    others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
-    where they fill only some, longer where operands are read in narrow pieces, and waits in each iteration of its loop; then it
-    writes, ``vc`` floats at a time, neighbours side by side where they are ``regrouped``. Slices add a second pass, which moves the
-    parts, or computes where in C its accesses lie, for ``wide`` floats at a time; where they are ``clustered``, blocks pass each
-    other their sums, and each writes its share. Nothing takes less than memory needs for the
+
+def launch_cycles(
+    desc: GemmDesc, K: int, t: Columns, resident: Any, slices: Any, wave: Callable[[Any], Wave], wide: int, units: int,
+    p: BlockModel, clustered: bool,
+) -> Any:  # fmt: skip
+    """Return the cycles of a launch for so much of K; columns of them for columns of tiles.
+
+    Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were others. Slices
+    add a second pass, which moves the parts, or computes where in C its accesses lie, for ``wide`` floats at a time; where they are
+    ``clustered``, blocks pass each other their sums, and each writes its share. Nothing takes less than memory needs for the
     operands, and the L2 for what each block reads of them.
     """
-    t = tile if isinstance(tile, Columns) else Columns.of(tile)
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
-    depth, block = slice_depth(desc.K, t.BK, slices), t.BM * t.BN
-    iterations = depth // t.BK
-    groups = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch * slices
-    each = 1 / (efficiency * p.layouts.get(desc.trans, 1.0))
-    each = each + p.narrow["AT" if desc.trans_a else "A"] * (1 / t.VA - 0.25) / t.BN
-    each = each + p.narrow["BT" if desc.trans_b else "B"] * (1 / t.VB - 0.25) / t.BM
-    waiting = iterations * (p.iteration + p.load * (t.BM * t.BK / t.VA + t.BK * t.BN / t.VB) / t.items)
     made = desc.batch * desc.M * desc.N
-    pieces = t.VEC / xp.min(vc, t.VEC)
-    stores = t.results / t.VEC * pieces
-
-    ends = 1 + p.short_row * 16 / t.BN
-    each_result = p.result * xp.pow(t.results / 32, p.piece) * ends
-    written = made * p.written * ends
-    if xp.any(pieces > 1):
-        gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
-        each_result = each_result * xp.pow(gaps, p.scattered)
-        written = written * xp.where(clustered | (slices == 1), xp.pow(gaps, p.scattered_memory), 1.0)
-
-    shares = slices if clustered else 1
-    at_once = places(resident, shares, units)
-
-    def wave(count: Any) -> Any:
-        results = count * block
-        filled = xp.min(1.0, count * t.items / lanes)
-        multiplying = results * depth / lanes * xp.pow(filled, p.alone - 1) * each
-        writing = (p.store * stores + each_result * results) / shares
-        return multiplying + waiting + writing + (p.meeting + p.passing * results * (1 - 1 / slices) if clustered else 0.0)
-
-    whole, left = divmod(groups, at_once)
-    left = left + xp.where((whole > 0) & (left > 0), UNEVEN * units, 0.0)
+    groups = xp.ceil(desc.M / t.BM) * xp.ceil(desc.N / t.BN) * desc.batch * slices
+    iterations = xp.ceil(xp.ceil(K / t.BK) / slices)
+    at_once = places(resident, slices, units) if clustered else resident * units
+    whole = xp.floor(groups / at_once)
+    left = groups - whole * at_once
+    some = left > 0
+    left = left + (UNEVEN * units) * (some & (whole > 0))
     # the fewest blocks on the busiest SM with which all that are left run at once
     rest = xp.max(xp.min(_busiest(left, slices, units) if clustered else xp.ceil(left / units), resident), 1)
-    total = whole * wave(resident) + xp.where(left > 0, wave(rest), 0.0)
-    memory = 4 * (desc.batch * (desc.M + desc.N) * desc.K + written) / p.memory
-    cache = 4 * groups * depth * (t.BM + t.BN) / p.cache
-    total = _funnel(xp, total, memory, cache)
-    if not clustered and xp.any(slices > 1):
-        parts = 4 * slices * made
-        moving = (2 * parts + 4 * made) / xp.where(parts <= CACHED, p.slices, p.memory)
-        rounds = made / wide * xp.where(slices > FEW_PARTS, ADDERS, 1) / (units * THREADS)
-        total = total + xp.where(slices > 1, p.second + _funnel(xp, moving, p.adding * rounds), 0.0)
-    return p.launch + total
+
+    def cycles(blocks: Any) -> tuple[Any, Any]:
+        found = wave(blocks)
+        if not clustered:
+            return iterations * found.iteration + found.writing, found.written
+        meeting = p.meeting + p.passing * blocks * (t.BM * t.BN) * (1 - 1 / slices)
+        return iterations * found.iteration + found.writing / slices + meeting, found.written
+
+    full, written = cycles(resident)
+    total = whole * full + some * cycles(rest)[0]
+    memory = (4 * desc.batch * (desc.M + desc.N) * K + (4 * made) * written) / p.memory
+    total = p.launch + _funnel(xp, total, memory, groups * iterations * (t.BK * (t.BM + t.BN)) * (4 / p.cache))
+    if clustered or not xp.any(slices > 1):
+        return total
+    parts = (4 * made) * slices
+    moving = (2 * parts + 4 * made) / xp.where(parts <= CACHED, p.slices, p.memory)
+    rounds = (p.adding * made / wide / (units * THREADS)) * xp.where(slices > FEW_PARTS, ADDERS, 1)
+    return total + (slices > 1) * (p.second + _funnel(xp, moving, rounds))
 
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
@@ -243,7 +278,7 @@ def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
 def places(each: Any, slices: Any, units: int) -> Any:
     """Return how many blocks run at once in clusters of ``slices`` where an SM has ``each`` of them at most."""
     if isinstance(slices, np.ndarray):
-        return _places(units)[slices, each]
+        return _places(units)[slices.astype(np.intp), each.astype(np.intp)]
     if slices == 1:
         return each * units
     known = CLUSTERS[slices]
@@ -261,7 +296,7 @@ def _places(units: int) -> NDArray[Any]:
 
 def _busiest(left: Any, slices: Any, units: int) -> Any:
     """Return the fewest blocks of an SM with which all clustered ones that are left run at once."""
-    return (_places(units)[slices] >= np.asarray(left)[..., None]).argmax(-1)
+    return (_places(units)[np.asarray(slices, np.intp)] >= np.asarray(left)[..., None]).argmax(-1)
 
 
 @dataclass(frozen=True)

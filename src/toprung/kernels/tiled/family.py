@@ -55,22 +55,22 @@ class Tiled(RecordFamily[TileConfig]):
                     yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
         table = blocks.narrowed(device, a, b)
-        for i, slices in zip(*(column.tolist() for column in _slices(device, desc, table)), strict=True):
-            yield configured(device, desc, table.blocks[i], slices)
+        for block, slices in blocks.listed(table, _slices(device, desc, table)):
+            yield configured(device, desc, block, slices)
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
         # all at once
         if device.kind != "gpu" or min(desc.M, desc.N) == 1:
             return super().weighed(device, desc)
         table = blocks.narrowed(device, *desc.widths[:2])
-        at, slices = _slices(device, desc, table)
-        seconds = blocks.weighed(device, desc, table, at, slices)
-        if desc.K > blocks.ONE_CHAIN and not table.chained[at].all():  # each launch of theirs takes as much of K
-            alone = ~table.chained[at]
+        slices = _slices(device, desc, table)
+        seconds = blocks.weighed(device, desc, table, slices)
+        if desc.K > blocks.ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # each launch of theirs takes as much
             pieces = chain_lengths(desc.K, blocks.ONE_CHAIN)
-            each = (blocks.weighed(device, replace(desc, K=k), table, at[alone], slices[alone]) for k in dict.fromkeys(pieces))
-            seconds[alone] = sum(pieces.count(k) * found for k, found in zip(dict.fromkeys(pieces), each, strict=True))
-        return all_configured(device, desc, blocks.least(table, at, slices, seconds))
+            each = (blocks.weighed(device, desc, table, slices, k) for k in dict.fromkeys(pieces))
+            in_chains: Any = sum(pieces.count(k) * found for k, found in zip(dict.fromkeys(pieces), each, strict=True))
+            seconds = np.where(table.chained, seconds, in_chains)
+        return all_configured(device, desc, blocks.least(table, slices, seconds))
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
@@ -163,11 +163,11 @@ class Tiled(RecordFamily[TileConfig]):
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
 
 
-def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return places in a table, and K slices, of what is weighed on a GPU: tiles of one chain are not split, and may be there."""
-    at, slices = blocks.split_k_columns(desc, table, device.compute_units)
-    kept = table.chained[at] | ((slices == 1) & blocks.may_be_uncut(desc, table.blocks[0].tile))
-    return at[kept], slices[kept]
+def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> NDArray[Any]:
+    """Return the K slices of a table's blocks that are weighed on a GPU: tiles of one chain are not split, and may be there."""
+    slices = blocks.split_k_columns(desc, table, device.compute_units)
+    slices[~table.chained] = (table.share == 0)[~table.chained] * blocks.may_be_uncut(desc, table.blocks[0].tile)
+    return slices
 
 
 def is_regrouped(config: TileConfig) -> bool:

@@ -6,6 +6,8 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,16 +82,18 @@ class TiledCluster(RecordFamily[TileConfig]):
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
-        table = blocks.narrowed(device, *desc.widths[:2])
-        for i, slices in zip(*(column.tolist() for column in _slices(device, desc, table)), strict=True):
-            yield configured(device, desc, table.blocks[i], slices, clustered=True)
+        table = blocks.narrowed(device, *desc.widths[:2], clusters=SLICES)
+        for block, slices in blocks.listed(table, _slices(device, desc, table)):
+            yield configured(device, desc, block, slices, clustered=True)
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
         # all at once
-        table = blocks.narrowed(device, *desc.widths[:2])
-        at, slices = _slices(device, desc, table)
-        seconds = blocks.weighed(device, desc, table, at, slices, clustered=True) if len(at) else slices * 1.0
-        return all_configured(device, desc, blocks.least(table, at, slices, seconds), clustered=True)
+        table = blocks.narrowed(device, *desc.widths[:2], clusters=SLICES)
+        slices = _slices(device, desc, table)
+        if not slices.any():
+            return []
+        seconds = blocks.weighed(device, desc, table, slices)
+        return all_configured(device, desc, blocks.least(table, slices, seconds), clustered=True)
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
@@ -159,27 +163,21 @@ class TiledCluster(RecordFamily[TileConfig]):
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
 
 
-def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return places in a table, and slices, of what is weighed: see ``TiledCluster._fits``."""
-    t, n = table.columns, np.array(SLICES)
-    count = -(-desc.M // t.BM) * -(-desc.N // t.BN) * desc.batch
-    deep = t.BK[:, None]
-    fits = _roomy(device, table) & (whole_slices(desc.K, deep, n) == n) & (desc.K >= n * LEAST_ITERATIONS * deep)
-    at, which = np.nonzero(fits & (n * count[:, None] <= PER_UNIT * device.compute_units))
-    return at, n[which]
+def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> NDArray[Any]:
+    """Return the slices of a table's rows, 0 for what is not weighed: see ``TiledCluster._fits``."""
+    t, n = table.columns, table.share
+    count, iterations = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch, np.ceil(desc.K / t.BK)
+    fits = _roomy(table, device.dynamic_local_bytes) & (n * count <= PER_UNIT * device.compute_units)
+    fits &= (desc.K >= n * LEAST_ITERATIONS * t.BK) & (np.ceil(iterations / np.ceil(iterations / n)) == n)
+    found: NDArray[Any] = n * fits
+    return found
 
 
-_rooms: dict[int, tuple[blocks.Table, NDArray[Any]]] = {}
-
-
-def _roomy(device: Device, table: blocks.Table) -> NDArray[Any]:
-    """Return True for each block and each of ``SLICES`` that its rows and the device's memory allow."""
-    found = _rooms.get(id(table))
-    if found is None or found[0] is not table:
-        most, one = device.dynamic_local_bytes, table.blocks
-        allowed = [[b.chained and n <= (b.tile.TM or 1) and local_bytes(b.tile, n) <= most for n in SLICES] for b in one]
-        found = _rooms[id(table)] = table, np.array(allowed)
-    return found[1]
+@functools.lru_cache(1 << 10)
+def _roomy(table: blocks.Table, most: int) -> NDArray[Any]:
+    """Return True for each row that a block's rows and so many bytes of local memory allow."""
+    every = itertools.product(table.blocks, SLICES)
+    return np.array([b.chained and n <= (b.tile.TM or 1) and local_bytes(b.tile, n) <= most for b, n in every])
 
 
 def with_cluster(config: TileConfig, slices: int) -> TileConfig:
