@@ -88,13 +88,14 @@ class Bench:
     def seconds(self, arms: dict[str, Callable[[], Any]]) -> dict[str, float]:
         """Return the median time of each arm that all ranks run, the slowest rank's, after one that does not count.
 
-        They take turns, so that all run on a device that is as warm, until LONG seconds have gone for each, at least twice.
+        They take turns, every second time backwards, so that all run on a device that is as warm and none always after the same
+        one, until LONG seconds have gone for each, at least twice.
         """
         taken: dict[str, list[float]] = {name: [] for name in arms}
         for turn in range(self.repeats + 1):
             if turn > 2 and sum(map(sum, taken.values())) > LONG * len(arms):
                 break
-            for name, work in arms.items():
+            for name, work in list(arms.items())[:: -1 if turn % 2 else 1]:
                 self.agreed(0.0)
                 began = time.perf_counter()
                 work()
