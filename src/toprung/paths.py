@@ -5,18 +5,13 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import secrets
 import stat
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
-
-import platformdirs
 
 from toprung.errors import NotWritten
 
@@ -26,14 +21,14 @@ SET = "TOPRUNG_CACHE, POCL_CACHE_DIR (PoCL's) and XDG_CACHE_HOME (pyopencl's)"
 
 def cache_dir() -> Path:
     """Return the folder of what can be made again (``TOPRUNG_CACHE`` moves it); a temporary one if it cannot be written."""
-    return writable(os.environ.get("TOPRUNG_CACHE") or of_user(platformdirs.user_cache_dir, "toprung"))
+    return writable(os.environ.get("TOPRUNG_CACHE") or of_user("user_cache_dir", "toprung"))
 
 
 def data_dir() -> Path:
     """Return the folder of what was measured on this machine (``TOPRUNG_DATA`` moves it); a temporary one below another's home."""
     if given := os.environ.get("TOPRUNG_DATA"):
         return Path(given)
-    home = of_user(platformdirs.user_data_dir, "toprung")
+    home = of_user("user_data_dir", "toprung")
     return Path(home) if home and _may_look(home) else _temporary() / "data"
 
 
@@ -53,15 +48,17 @@ def _may_look(folder: str) -> bool:
     return True
 
 
-def of_user(folder: Callable[[str, Literal[False]], str], program: str) -> str:
-    """Return the folder of a program's files of a kind, by the system's customs; empty for a user who has no home folder."""
-    return _of_user(folder, program, *map(os.environ.get, HOMES))
+def of_user(kind: str, program: str) -> str:
+    """Return the folder of a program's files of a kind, by its name in platformdirs; empty for a user who has no home folder."""
+    return _of_user(kind, program, *map(os.environ.get, HOMES))
 
 
 @functools.cache
-def _of_user(folder: Callable[[str, Literal[False]], str], program: str, *homes: str | None) -> str:
+def _of_user(kind: str, program: str, *homes: str | None) -> str:
+    import platformdirs  # here, as tempfile below: a program that only imports toprung loads neither
+
     try:
-        found = folder(program, False)
+        found: str = getattr(platformdirs, kind)(program, False)
     except RuntimeError:
         return ""
     return "" if found.startswith("~") else found
@@ -94,6 +91,8 @@ ROOM = 2 << 20
 
 def unwritable(folder: str) -> str:
     """Return why no kernel can be kept in a folder, which is made if it is missing; empty if there is permission and room."""
+    import tempfile
+
     if not folder:
         return "this user has no home folder"
     try:
@@ -108,6 +107,8 @@ def unwritable(folder: str) -> str:
 @functools.cache
 def _temporary() -> Path:
     """Return a temporary folder that nobody else can write; on systems with user numbers the same one in every process."""
+    import tempfile
+
     getuid = getattr(os, "getuid", None)
     if getuid is not None:
         folder = Path(tempfile.gettempdir()) / f"toprung-{getuid()}"
@@ -159,6 +160,8 @@ def is_stream(path: Path) -> bool:
 
 def refusal(path: Path) -> str:
     """Return why a file cannot be written, empty if it can. No file is made, and no pipe opened: that would wait for its reader."""
+    import tempfile
+
     try:
         if is_standard_output(path):
             return "" if sys.stdout is not None else "standard output is closed"
@@ -195,7 +198,7 @@ def publish(path: Path, content: bytes) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     _clean(target.parent)
-    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f".{target.name[:50]}.{os.urandom(4).hex()}.part")
     try:
         if facts is not None:
             target.open("r+b").close()  # a file that may not be written may not be replaced either
@@ -236,6 +239,8 @@ def deliver(path: Path, content: bytes) -> None:
         it cannot be written; its content lies in a temporary folder, which the message names. The cause is an error of standard
         output's, if that was meant; if its reader has gone nothing is kept
     """
+    import tempfile
+
     try:
         if is_standard_output(path):
             sys.stdout.flush()

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from toprung.device import Device
 
@@ -92,8 +93,7 @@ class Tile:
         return text + "".join(f" {k}{v}" for k, v in rest.items())
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One condition a tile must meet.
 
     Attributes

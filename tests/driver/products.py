@@ -21,7 +21,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -176,7 +175,7 @@ class Cases:
     def a_launcher_that_is_dropped(self) -> None:
         made, kept = executor_of(session()).product(GemmDesc(128, 128, 20000, **ALIGNED), True, "fp32"), Array("", 1)
         gc.disable()
-        run, gone = session().launcher(replace(made.plan, kept=(kept,))), weakref.ref(kept)
+        run, gone = session().launcher(made.plan._replace(kept=(kept,))), weakref.ref(kept)
         del run, kept
         note("kept" if gone() else "its plan is gone")
 
@@ -334,12 +333,12 @@ class Cases:
         made = executor_of(session()).product(GemmDesc(128, 128, 20000, **ALIGNED), True, "fp32").plan
         multiply, add = made.launches
         refused, places = (
-            replace(add, kernel=SimpleNamespace(**{**vars(add.kernel), "dynamic": 1 << 20})),
+            add._replace(kernel=SimpleNamespace(**{**vars(add.kernel), "dynamic": 1 << 20})),
             [x.data.ptr for x in abc(128, 128, 20000)],
         )
         for launches in ([multiply, refused], [refused]):
             try:
-                session().launcher(replace(made, launches=launches))(*(x for at in places for x in (at, 0)), 1.0, 0.0)
+                session().launcher(made._replace(launches=launches))(*(x for at in places for x in (at, 0)), 1.0, 0.0)
             except LaunchError as error:
                 note(type(error).__name__)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,7 @@ class Source:
         return BuildError(self.name, self.defines_text(), str(device), log, first)
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(NamedTuple):
     """Resources that a compiled kernel takes from a compute unit; ``None`` where the runtime does not report them.
 
     Attributes

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toprung.backends import cuda_libraries
 from toprung.backends.base import Source
@@ -33,8 +32,7 @@ VECTOR_WIDTHS = (1, 2, 4)
 WARP = 32
 
 
-@dataclass(frozen=True)
-class Cubin:
+class Cubin(NamedTuple):
     """Machine code for one architecture, and what the compiler said about it."""
 
     code: bytes

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 from toprung import backends
@@ -78,7 +77,7 @@ def _pyopencl() -> Any:
     """Return pyopencl; None if it cannot be imported (``_missing`` says why)."""
     _show_intel_runtime()
     pocl_cache.make_writable()
-    if unwritable(of_user(platformdirs.user_cache_dir, "pytools")):
+    if unwritable(of_user("user_cache_dir", "pytools")):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # it fails at the first launch otherwise
     try:
         import pyopencl

@@ -7,9 +7,8 @@ threads share it, and what launches it needs to know no family.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,31 +22,27 @@ SMALLEST = 2.0**-150
 """An α no larger than this is 0 in float32."""
 
 
-@dataclass(frozen=True)
-class Handle:
+class Handle(NamedTuple):
     """Argument of 8 bytes: the memory of a slot, as the backend names it. On CUDA it begins at the slot's first element."""
 
     slot: int
 
 
-@dataclass(frozen=True)
-class First:
+class First(NamedTuple):
     """Argument of 8 bytes: the index of a slot's first element behind its ``Handle``, and ``plus`` elements."""
 
     slot: int
     plus: int = 0
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Argument of 8 bytes, on CUDA alone: the address of a slot's first element, and ``plus`` bytes."""
 
     slot: int
     plus: int = 0
 
 
-@dataclass(frozen=True)
-class Map:
+class Map(NamedTuple):
     """Argument of 128 bytes, on CUDA alone: a tensor map of a row-major matrix.
 
     Attributes
@@ -66,8 +61,7 @@ class Map:
     dtype: Literal["fp16", "fp32"]
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):
     """Argument of 4 bytes: a number of the run."""
 
     number: Literal[0, 1, 2]
@@ -77,8 +71,7 @@ ALPHA, BETA, MULTIPLIES = Scalar(0), Scalar(1), Scalar(2)
 """α, β, and 1 if α is not 0, else 0, as float32."""
 
 
-@dataclass(frozen=True, eq=False)
-class Struct:
+class Struct(NamedTuple):
     """Argument of any size, on CUDA alone: words of 8 bytes, into which the addresses of a group's operands are written.
 
     Attributes
@@ -102,8 +95,7 @@ Argument: TypeAlias = "Handle | First | Address | Map | Scalar | Struct | Any"
 """An argument that changes from run to run; or one that does not, a NumPy scalar or a ``Buffer``."""
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """Kernel of another library, on CUDA: ``make`` returns, for one thread, a ``Run`` that launches it.
 
     The arguments of its launch are the addresses of A, B and C.
@@ -116,8 +108,7 @@ When = Literal["", "alpha", "beta", "no beta"]
 """Condition of a launch: always, or where α is not 0, β is not 0, or β is 0."""
 
 
-@dataclass(frozen=True, eq=False)
-class KernelLaunch:
+class KernelLaunch(NamedTuple):
     """One launch.
 
     Attributes
@@ -137,8 +128,7 @@ class KernelLaunch:
     overlaps: bool = True
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """The launches of a product.
 
     Attributes
@@ -169,7 +159,7 @@ class Plan:
 
     def only(self, launch: KernelLaunch) -> Plan:
         """Return the plan with one of its launches alone, to be timed."""
-        return replace(self, launches=[launch], scales=None)
+        return self._replace(launches=[launch], scales=None)
 
 
 def is_due(when: When, alpha: float, beta: float) -> bool:
@@ -203,10 +193,10 @@ def moved(
             if isinstance(argument, Handle):
                 return Handle(slot)
             unit = 1 if isinstance(argument, First) else (*sizes, 4)[argument.slot]
-            return replace(argument, slot=slot, plus=argument.plus + unit * elements)
+            return argument._replace(slot=slot, plus=argument.plus + unit * elements)
         return argument
 
-    return replace(launch, arguments=tuple(map(instead, launch.arguments)))
+    return launch._replace(arguments=tuple(map(instead, launch.arguments)))
 
 
 def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
@@ -222,9 +212,8 @@ def pieces(parts: Iterable[tuple[Plan, int, int]]) -> Plan:
                 continue
             when: When = "" if number and launch.when == "beta" else launch.when
             made = moved(launch, {A: (A, on_a), B: (B, on_b)}, plan.sizes, {BETA: 1.0} if number else {})
-            launches.append(replace(made, when=when))
-    return replace(
-        plans[0],
+            launches.append(made._replace(when=when))
+    return plans[0]._replace(
         launches=launches,
         workspace_bytes=max(plan.workspace_bytes for plan in plans),
         flags_bytes=max(plan.flags_bytes for plan in plans),

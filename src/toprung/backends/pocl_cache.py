@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import platformdirs
-
 from toprung.errors import NoRoom
 from toprung.paths import ROOM, locked, of_user, unwritable, writable
 
@@ -29,7 +27,7 @@ VARIABLE = "POCL_CACHE_DIR"
 
 def make_writable() -> None:
     """Give PoCL a temporary folder if its own cannot be written: it would say that there is no device."""
-    given = os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl")
+    given = os.environ.get(VARIABLE) or of_user("user_cache_dir", "pocl")
     found = str(writable(given, "pocl"))
     if found != given:
         os.environ[VARIABLE] = found
@@ -47,7 +45,7 @@ def need_room(what: str) -> None:
 
 def folder() -> Path:
     """Return the folder of PoCL's cache."""
-    return Path(os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl"))
+    return Path(os.environ.get(VARIABLE) or of_user("user_cache_dir", "pocl"))
 
 
 def settings() -> list[str]:

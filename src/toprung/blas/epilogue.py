@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ def added(bias: Any, given: Arranged, how: How) -> View:
     if isinstance(bias, PackedOperand):
         raise BadArray("bias is prepacked, and only b can be: pass the array itself as bias")
     operand, shape = strict(bias, "bias"), given.result.shape
-    together([given.first, operand], replace(how, names=(how.names[0], "bias", "")))
+    together([given.first, operand], how._replace(names=(how.names[0], "bias", "")))
     try:
         fits = np.broadcast_shapes(operand.shape, shape) == shape
     except ValueError:
@@ -91,7 +90,7 @@ def checked(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> C
     packed = None
     if isinstance(b, PackedOperand):
         b.check()
-        how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
+        how, packed, b = how._replace(precision=b.asked(how.precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
     return Checked(given, None if bias is None else added(bias, given, how), packed, activation, how)
 

@@ -22,8 +22,7 @@ from toprung.gemm.lowering import Layout, aligned
 from toprung.gemm.overlap import array_at
 
 
-@dataclass(frozen=True)
-class How:
+class How(NamedTuple):
     """Options of a call beside its operands.
 
     Attributes

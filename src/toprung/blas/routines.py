@@ -104,7 +104,7 @@ def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Devi
     how, packed = How("matmul", precision, own, device), None
     if isinstance(b, PackedOperand):
         b.check()
-        how, packed, b = replace(how, precision=b.asked(precision)), b.terms, b.array
+        how, packed, b = how._replace(precision=b.asked(precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
     call = decided(1.0, given.a, given.b, 0.0, given.c, how)
     call.run(1.0, given.a, given.b, 0.0, given.c, packed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.registry import family
@@ -21,8 +21,7 @@ PassedOver = tuple[tuple[str, str], ...]
 """Candidates that were not taken, and why not, in pairs."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A kernel family and a configuration of it: what is compared, timed and stored."""
 
     family: KernelFamily

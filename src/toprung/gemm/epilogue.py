@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ADDEND = "addend"
 """Ability of a kernel family to add an array other than C; its others are names of activations."""
 
 
-@dataclass(frozen=True)
-class Epilogue:
+class Epilogue(NamedTuple):
     """Description of C = f(α·A·B + β·D): D is an array of its own of C's shape, in which rows and columns may repeat.
 
     Attributes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from toprung.errors import BadShape
@@ -52,8 +51,7 @@ class Place(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """A copy step, dst = factor · src or a function of it, over three nested dimensions.
 
     Attributes
@@ -74,8 +72,7 @@ class Copy:
     activation: str = ""
 
 
-@dataclass(frozen=True)
-class Multiply:
+class Multiply(NamedTuple):
     """A product step, C = α·A·B + β·C, that one launch of a kernel computes."""
 
     desc: Desc
@@ -84,8 +81,7 @@ class Multiply:
     c: Place
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """Steps of a call, in order.
 
     Attributes

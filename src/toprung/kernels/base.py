@@ -217,7 +217,7 @@ class Launches:
     def prepacked(self) -> Launches:
         """Return the launches where B is prepacked: a run has the address of its terms as ``packed``."""
         assert self.packed is not None
-        return Launches(self.session, replace(self.packed(), scales=self.plan.scales), self.escalated)
+        return Launches(self.session, self.packed()._replace(scales=self.plan.scales), self.escalated)
 
     def reserve(self, queue: Any = None) -> None:
         """Allocate what a queue needs, so that nothing is while it is captured into a graph."""

@@ -9,16 +9,15 @@ Wheels have machine code of common CUDA kernels, of no driver's: what the cache 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import threading
 import time
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from toprung.backends import nvrtc
@@ -40,8 +39,7 @@ PACK = Path(__file__).with_name("cubins.pack")
 Record = TypeVar("Record", bound=KernelRecord)
 
 
-@dataclass(frozen=True)
-class Compiled(Generic[Record]):
+class Compiled(NamedTuple, Generic[Record]):
     """A kernel ready to be bound to a problem.
 
     Attributes
@@ -112,7 +110,7 @@ def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bo
     LOADED[source.text] = source.name
     for stored in _stored(source, session, shipped):
         digest, binary = stored[:32], stored[32:]
-        if hashlib.sha256(binary).digest() == digest:  # a runtime may crash on a damaged binary: it never gets one
+        if _digest(binary) == digest:  # a runtime may crash on a damaged binary: it never gets one
             with suppress(BuildError, LaunchError):  # of another runtime with this fingerprint, or newer than the driver
                 return session.load(binary, source), True
     began = time.thread_time()
@@ -146,7 +144,7 @@ def _contents(pack: Path) -> tuple[Mapping[str, list[tuple[int, int]]], int]:
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:
     """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session."""
-    publish_cached(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+    publish_cached(_place(source, fingerprint), _digest(binary) + binary)
 
 
 def is_kept(source: Source, fingerprint: str) -> bool:
@@ -157,7 +155,13 @@ def is_kept(source: Source, fingerprint: str) -> bool:
 def key_of(source: Source, fingerprint: str) -> str:
     """Return the hash under which a binary is stored."""
     words = FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+    return _digest("\0".join(words).encode()).hex()
+
+
+def _digest(content: bytes) -> bytes:
+    import hashlib
+
+    return hashlib.sha256(content).digest()
 
 
 def _place(source: Source, fingerprint: str) -> Path:

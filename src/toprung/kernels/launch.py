@@ -59,7 +59,7 @@ def launches_of(
     if desc.is_empty:
         return Launches(session, Plan(scales))
     made = family.compile(session, desc, config)
-    made.plan = replace(made.plan, scales=scales)  # where α is 0
+    made.plan = made.plan._replace(scales=scales)  # where α is 0
     return made
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from toprung import backends
 from toprung.backends.base import DYNAMIC_SHARED, Source
@@ -29,8 +29,7 @@ Options = Mapping[str, int]
 """A value for each switch of a kernel."""
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(NamedTuple):
     """A choice that a kernel offers at compile or launch time.
 
     Attributes
@@ -265,8 +264,7 @@ class RecordFamily(SearchedFamily[Tiles]):
         return self.record(config).source_for(config.tile, config.options, device)
 
 
-@dataclass(frozen=True)
-class Own:
+class Own(NamedTuple):
     """Machine code in place of a kernel's source.
 
     Attributes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -86,6 +85,8 @@ def _load(file: Path, ours: bool) -> tuple[KernelFamily, ...]:
     if ours:
         return _forms(importlib.import_module(name))
     # the same in every process: the tuner's workers unpickle configurations by their module's name
+    import hashlib
+
     name = f"toprung_kernels_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)

@@ -6,7 +6,6 @@ or a file that moved changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 
@@ -62,6 +61,8 @@ def tokens(text: str) -> list[str]:
 
 def source_digest(texts: Iterable[str]) -> str:
     """Return a hash, 32 hexadecimal digits, of the tokens of several sources in order."""
+    import hashlib  # it loads OpenSSL: 5 % of importing toprung
+
     digest = hashlib.sha256()
     for text in texts:
         digest.update("\0".join([*tokens(text), "\1"]).encode())

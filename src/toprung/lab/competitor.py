@@ -6,7 +6,7 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -304,5 +304,5 @@ def describe_rung(
     return {
         "kind": "rung", "name": rung.name, "ladder": rung.ladder, "rung": rung.stem, "number": rung.number, "idea": rung.idea,
         "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": rung.precision,
-        "resources": asdict(resources) if resources else {},
+        "resources": resources._asdict() if resources else {},
     }  # fmt: skip

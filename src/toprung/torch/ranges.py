@@ -226,8 +226,8 @@ def counted(plan: Plan, base: Plan) -> Plan:
     """Return a plan with the counters of another, which then counts for both."""
     counters = ([one.buffer for one in some.kept if isinstance(one, Counter)] for some in (plan, base))
     instead = {id(mine): theirs for mine, theirs in zip(*counters, strict=True)}
-    launches = [replace(one, arguments=[instead.get(id(x), x) for x in one.arguments]) for one in plan.launches]
-    return replace(plan, launches=launches)
+    launches = [one._replace(arguments=[instead.get(id(x), x) for x in one.arguments]) for one in plan.launches]
+    return plan._replace(launches=launches)
 
 
 def widest(words: Callable[[int], Words | None], size: int) -> Fitted | None:

@@ -195,7 +195,7 @@ class Fp32xLaunches(Launches):
 
 def beside(terms: Address, rows: int, depth: int) -> tuple[Address, Address]:
     """Return the places of an operand's terms and of what stands beside them."""
-    return terms, replace(terms, plus=terms.plus + whole(2 * width(depth) * rows))
+    return terms, terms._replace(plus=terms.plus + whole(2 * width(depth) * rows))
 
 
 def splitting(

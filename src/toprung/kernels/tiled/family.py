@@ -231,7 +231,7 @@ def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
         steps = {A: first * desc.stride_a, B: first * desc.stride_b, C: first * stride_c}
         places = [First(x.slot, steps[x.slot]) if isinstance(x, First) else x for x in whole.arguments]
         groups = tiles_m * tiles_n * min(at_once, desc.batch - first), slices
-        parts.append(replace(whole, groups=groups, arguments=places))
+        parts.append(whole._replace(groups=groups, arguments=places))
     return summed(session, desc, slices, *parts)
 
 

@@ -64,7 +64,7 @@ def both(which: Rung, tile: Tile, options: Options, session: Session, own: Own |
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "dumped.cubin"
             path.write_bytes(session.compile(source))
-            own = replace(Own.read(path), name="dumped.cubin")
+            own = Own.read(path)._replace(name="dumped.cubin")
     return [LoadedRung(HERE, which, options, tile), LoadedRung(FILE, which, options, tile, own)]
 
 
