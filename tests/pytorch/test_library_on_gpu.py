@@ -14,6 +14,7 @@ import torch
 import toprung
 from arrays import ENTRIES, enter
 from toprung import errors, last_receipt
+from toprung.backends.base import KEPT_BYTES
 from torch_device import DEVICE
 
 pytestmark = pytest.mark.skipif(DEVICE != "cuda", reason="there is no GPU")
@@ -263,6 +264,25 @@ def test_cupy_arrays() -> None:
         found = toprung.plan(a, b, own=True)(a, b)
     stream.synchronize()
     right(found, x, y)
+
+
+@on_hopper
+def test_scratch_memory_of_cupy_serves_each_stream_and_is_given_back() -> None:
+    cupy = pytest.importorskip("cupy")
+    a, b, *outs = (cupy.random.rand(4096, 4096, dtype=np.float32) for _ in range(4))  # both operands are split: 128 MiB
+    pool, streams = cupy.get_default_memory_pool(), [cupy.cuda.Stream(non_blocking=True) for _ in outs]
+    cupy.cuda.Device().synchronize()
+    pool.free_all_blocks()
+    used, total = pool.used_bytes(), pool.total_bytes()
+    for _ in range(4):
+        for stream, out in zip(streams, outs, strict=True):
+            with stream:
+                matmul(a, b, out, precision="fp32x")
+    cupy.cuda.Device().synchronize()
+    assert pool.used_bytes() == used and pool.total_bytes() - total >= len(streams) * KEPT_BYTES
+    x, y = (torch.as_tensor(one, device=DEVICE) for one in (a, b))
+    for out in outs:
+        right(out, x, y)
 
 
 @paths
