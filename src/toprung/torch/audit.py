@@ -31,20 +31,9 @@ ADDING = {"_addmm_activation": "addmm"}
 """Operators without their activation."""
 
 HIDDEN = (
-    "convolution",
-    "addbmm",
-    "_rnn",
-    "lstm",
-    "gru",
-    "_scaled_dot_product",
-    "_flash_attention",
-    "_efficient_attention",
-    "linalg",
-    "cholesky",
-    "triangular_solve",
-    "geqrf",
-    "ormqr",
-)
+    "convolution", "addbmm", "_rnn", "lstm", "gru", "_scaled_dot_product", "_flash_attention", "_efficient_attention", "linalg",
+    "cholesky", "triangular_solve", "geqrf", "ormqr",
+)  # fmt: skip
 """Parts of the names of operators that multiply matrices without one of ``FACTORS``."""
 
 BITS = {"TF32": 10, "bf16": 7}

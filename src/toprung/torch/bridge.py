@@ -210,20 +210,9 @@ def loaded(path: Path) -> ctypes.CDLL | None:
     quick = ctypes.PyDLL(str(path))
     for name in ("toprung_settle", "toprung_drained", "toprung_axis", "toprung_cover"):
         setattr(bridge, name, getattr(quick, name))
-    bridge.toprung_settle.argtypes = [
-        ctypes.POINTER(State),
-        ctypes.POINTER(ctypes.c_int64),
-        ctypes.c_int,
-        ctypes.POINTER(Taking),
-        ctypes.c_int64,
-    ]
-    bridge.toprung_cover.argtypes = [
-        ctypes.POINTER(State),
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.POINTER(Range)),
-        ctypes.c_int64,
-        ctypes.c_int64,
-    ]
+    state, number = ctypes.POINTER(State), ctypes.c_int64
+    bridge.toprung_settle.argtypes = [state, ctypes.POINTER(number), ctypes.c_int, ctypes.POINTER(Taking), number]
+    bridge.toprung_cover.argtypes = [state, ctypes.c_int, ctypes.POINTER(ctypes.POINTER(Range)), number, number]
     bridge.toprung_drained.restype = ctypes.c_int64
     bridge.toprung_activate.argtypes = [ctypes.c_void_p]
     atexit.register(bridge.toprung_activate, None)  # threads may multiply for longer than the interpreter's memory lives
