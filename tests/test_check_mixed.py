@@ -110,7 +110,7 @@ def test_mixed_operands_are_drawn_of_all_types_and_the_others_stay() -> None:
 def checked(times: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
     install_cublas(monkeypatch)
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
-    (found,) = check(Given(times), [ROUTER], Store(tmp_path / "tuned.sqlite"))  # type: ignore[arg-type]
+    (found,) = check([Given(times)], [ROUTER], Store(tmp_path / "tuned.sqlite"))  # type: ignore[arg-type]
     return found
 
 
@@ -142,7 +142,7 @@ def test_the_vendor_on_two_halves_is_measured_too(tmp_path: Path, monkeypatch: p
     order, _ = mixed.ranked(H200, both.desc, "auto")  # type: ignore[arg-type]
     assert order[0].candidate.kernel == "cublas_half" and order[1].candidate.kernel == "hopper_inflight"
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
-    (found,) = check(Given(lambda c: 1e-3), [both], Store(tmp_path / "tuned.sqlite"))  # type: ignore[arg-type]
+    (found,) = check([Given(lambda c: 1e-3)], [both], Store(tmp_path / "tuned.sqlite"))  # type: ignore[arg-type]
     assert "cublas_half" in {c.kernel for c, _ in found.sampled}
 
 

@@ -326,7 +326,7 @@ def test_both_paths_are_searched_where_both_may_be_faster(device: Device, stored
 
 def checked(store: Store, lane: Given, problem: Problem, precision: str, monkeypatch: pytest.MonkeyPatch) -> checking.Checked:
     monkeypatch.setattr(checking, "asked", lambda device, problem, wanted: [wanted])
-    (found,) = check(lane, [problem], store, precision=precision)  # type: ignore[arg-type]
+    (found,) = check([lane], [problem], store, precision=precision)  # type: ignore[arg-type]
     return found
 
 

@@ -453,8 +453,10 @@ def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
     install_cublas(monkeypatch)
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
     problems = shapes.drawn(H200, 25, 4)
-    estimated = list(check(Drawn(), problems, stored, precision=precision))
-    measured = list(check(Drawn(1.2), problems, stored, precision=precision, measuring=True))
+    estimated = list(check([Drawn()], problems, stored, precision=precision))
+    measured = list(check([Drawn(1.2)], problems, stored, precision=precision, measuring=True))
+    side = [(c.problem, c.selected) for c in check([Drawn(), Drawn()], problems[:5], stored, precision=precision)]
+    assert side == [(c.problem, c.selected) for c in estimated[: len(side)]] and len(side) >= 5
     assert len(estimated) == len(measured) >= 25
     assert sum(c.broken for c in estimated) > 5 and not any(c.broken for c in measured)
     assert all("very sizes" in c.why for c in measured if not c.trouble)

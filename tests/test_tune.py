@@ -267,7 +267,7 @@ def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch
 
     problem, slow = Gemm(192, 192, 192), Candidate(family("plain"), TileConfig(PLAIN.tile_for(session.device)))
     monkeypatch.setattr(checking, "selected", lambda device, problem, precision="fp32": Selection(slow, "planted"))
-    (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
+    (found,) = check([InProcess(session)], [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
     described = found.describe(choices := Choices())
     assert described["why"] == "planted" and choices[slow] == described["routed"] == 0 != described["best"]
@@ -285,7 +285,7 @@ def test_a_host_that_is_disturbed_once_breaks_no_promise(session: Session, tmp_p
             return replace(outcome, sampled=(replace(first, seconds=tuple(slow * s for s in first.seconds)), *outcome.sampled[1:]))
 
     lane = Disturbed(session)
-    (found,) = check(lane, [Gemm(96, 96, 96)], Store(tmp_path / "tuned.sqlite"))
+    (found,) = check([lane], [Gemm(96, 96, 96)], Store(tmp_path / "tuned.sqlite"))
     assert lane.trials == 2 and found.again and not found.broken and not found.trouble
     assert found.ratio is not None and found.ratio.value == 1 and found.best == found.selected
 

@@ -6,14 +6,17 @@ Faults are real: a copy of the package whose product crashes, hangs, does not bu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +40,7 @@ from toprung.tune.executors.local import Local
 from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
 from toprung.tune.trial import Trial
+from toprung.tune.worker import Worker
 
 
 def with_every_fault(device: Device, problem: Problem) -> list[Candidate]:
@@ -168,6 +172,24 @@ def test_two_processes_share_the_shapes(device: Device, tmp_path: Path) -> None:
     assert alive >= 2 and all(s.candidate and s.state == "done" for s in tuner.shapes) and not tuner.notes
     keys = [(str(e.shape), e.key) for e in store.entries() if e.kernel == "tiled"]
     assert len(keys) == len(set(keys)) == tuner.tried
+
+
+def test_processes_of_one_device_take_turns_on_it(device: Device) -> None:
+    problem = Gemm(64, 64, 64)
+    trial = Trial(problem, (select_own(device, problem.desc).candidate,), 3, 1)
+    with tempfile.TemporaryFile() as shared, ThreadPoolExecutor(1) as pool:
+        worker = Worker(device.id, shared=shared)
+        worker.start()
+        try:
+            fcntl.lockf(shared, fcntl.LOCK_EX)  # as another worker does while it measures
+            outcome = pool.submit(worker.run, trial)
+            with pytest.raises(TimeoutError):
+                outcome.result(0.5)
+            fcntl.lockf(shared, fcntl.LOCK_UN)
+            assert [s.status for s in outcome.result(120).sampled] == ["right"]
+            fcntl.lockf(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was given back
+        finally:
+            worker.close()
 
 
 def first_words(run: subprocess.Popen[str], folder: Path, least: int) -> None:

@@ -28,9 +28,10 @@ from toprung.report import plot as pictures
 from toprung.report import tune as report
 from toprung.store import Store, off
 from toprung.tune import shapes
-from toprung.tune.check import SHAPES, WITHIN, Checked, asked, check
+from toprung.tune.check import LANES, SHAPES, WITHIN, Checked, asked, check
+from toprung.tune.compiler import cores
 from toprung.tune.executors.base import Executor
-from toprung.tune.executors.local import Local, LocalLane
+from toprung.tune.executors.local import Local
 from toprung.tune.rows import Choices, candidates
 from toprung.tune.search import STRATEGIES, strategy
 from toprung.tune.session import PRECISIONS, Budget, Tuner
@@ -290,8 +291,7 @@ def _check(
     json: Path | None, resume: bool,
 ) -> None:  # fmt: skip
     """Check the promise, print and store the results whatever ends it, and exit the command."""
-    lane, start, interrupted = LocalLane(device), time.monotonic(), False
-    measuring = planned == "measure"
+    start, interrupted, measuring = time.monotonic(), False, planned == "measure"
     problems = wanted or shapes.drawn(device, count, seed)
     if not wanted and not measuring:  # nothing of mixed operands is stored, so that there is nothing to plan
         problems = shapes.with_mixed(device, problems, seed)
@@ -303,11 +303,12 @@ def _check(
     known = candidates(before)
     found = [Checked.read(shape, known) for shape in before["shapes"]]
     done, notes, over = len(found), list[str](), False
+    executor = Local([device], 1 if measuring or device.kind != "gpu" else max(1, min(LANES, cores() // 4)))
     try:
         with _apart() if measuring else nullcontext(Store.default()) as store, Progress(len(left) - done, seconds) as progress:
             progress.step(f"{done} of {len(left)} shapes")
             for one in check(
-                lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring, done=done
+                executor.lanes(), problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring, done=done
             ):  # fmt: skip
                 found.append(one)
                 if one.broken or one.trouble:
@@ -321,7 +322,7 @@ def _check(
     except NoDevice as error:
         notes.append(str(error))
     finally:
-        lane.close()
+        executor.close()
     choices = Choices({candidate: number for number, candidate in known.items()})
     stored = results.record(
         results.command(), environment(device), [],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from functools import partial
+from itertools import groupby, islice
 from typing import Any
 
 from toprung.device import Device
@@ -35,14 +36,21 @@ WITHIN = 1.05
 SHAPES = 300
 """Default number of shapes that a check draws."""
 
-TURNS, LEAST = 11, 5
+TURNS, LEAST = 11, 3
 """Samples of each candidate: at most, and at least before a comparison may be decided."""
 
 HOST_LIMITED = 20e-6
 """Device seconds below which a host's loop may be the limit, so that a product is looked at by device time alone, too."""
 
+LANES = 4
+"""Most lanes that share a GPU: while one times a product, the others draw operands and verify. Each has four cores or more."""
+
 AHEAD = 24
 """Number of shapes that are ranked and compiled ahead while another is measured."""
+
+
+Plan = tuple[str, Selection, list[Candidate], list[Future[str] | None]]
+"""Path, selection, other candidates of a problem, and what is compiled for them."""
 
 
 @dataclass(frozen=True)
@@ -117,47 +125,60 @@ def asked(device: Device, problem: Problem, precision: str) -> list[str]:
 
 
 def check(
-    lane: Lane, problems: Sequence[Problem], store: Store, within: float = WITHIN, limit: float = 20.0, seed: int = 0,
+    lanes: Sequence[Lane], problems: Sequence[Problem], store: Store, within: float = WITHIN, limit: float = 20.0, seed: int = 0,
     precision: str = "auto", measuring: bool = False, done: int = 0,
 ) -> Iterator[Checked]:  # fmt: skip
     """Yield the measured result of each problem on each of its paths (see ``asked``), one after the other.
 
     Parameters
     ----------
+    lanes : lanes of one device; where there is one, nothing is planned while it measures
     measuring : autotune each problem first, into ``store``, which must stand in for the user's own and is emptied each time
     done : number of results that earlier parts of this check have
     """
-    device, machine = lane.device, lane.machine
-    fingerprint = lane.start()
-    compiler = Compiler(device)
-    plans: list[tuple[Problem, str, Selection, list[Candidate], list[Future[str] | None]]] = []
-    ranking: deque[tuple[Problem, str, Future[list[Candidate]] | None]] = deque()
+    device, machine, fingerprint = lanes[0].device, lanes[0].machine, lanes[0].start()
+    compiler, free = Compiler(device), deque(lanes)
     left = islice(((p, path) for p in problems for path in asked(device, p, precision)), done, None)
+    waiting = ((p, [path for _, path in paths]) for p, paths in groupby(left, lambda one: one[0]))
+    ranking: deque[tuple[Problem, list[str], Future[list[Candidate]] | None]] = deque()
+    plans: deque[Callable[[], list[Checked]]] = deque()
+
+    def planned(problem: Problem, path: str, order: Future[list[Candidate]] | None) -> Plan:
+        mine = selected(device, problem, path)
+        if measuring:
+            found = [c for c in first_use_candidates(device, problem, path, store, machine, order) if c != mine.candidate]
+        else:
+            mine, found = check_candidates(device, problem, path, mine, store, machine, order if path == "fp32" else None)
+            found = filled(device, problem, path, mine.candidate, found)
+        return path, mine, found, [compiler.ahead(c, problem.desc, fingerprint) for c in (mine.candidate, *found)]
+
+    def measured(problem: Problem, paths: Sequence[Plan]) -> list[Checked]:
+        """Check one problem's paths on the lane that is free next."""
+        wait([f for plan in paths for f in plan[-1] if f], timeout=COMPILING)  # the worker makes what is missing
+        lane, checked = free.popleft(), list[Checked]()  # there are no more threads than lanes
+        try:
+            for path, mine, found, _ in paths:
+                if measuring:
+                    mine, found = _measured(lane, problem, path, mine, found, store, seed)
+                checked.append(_one(lane, problem, path, mine, found, within, limit, seed))
+        finally:
+            free.append(lane)
+        return checked
+
+    pool = ThreadPoolExecutor(len(lanes))
     try:
         while True:
-            ranking.extend(
-                (p, path, compiler.rank(p) if path == "fp32" or measuring else None)
-                for p, path in islice(left, max(0, AHEAD - len(ranking)))
-            )
+            for problem, paths in islice(waiting, max(0, AHEAD - len(ranking))):
+                ranking.append((problem, paths, compiler.rank(problem) if measuring or "fp32" in paths else None))
             while ranking and len(plans) < AHEAD:
-                problem, path, order = ranking.popleft()
-                mine = selected(device, problem, path)
-                if measuring:
-                    others = [c for c in first_use_candidates(device, problem, path, store, machine, order) if c != mine.candidate]
-                else:
-                    mine, others = check_candidates(device, problem, path, mine, store, machine, order)
-                    others = filled(device, problem, path, mine.candidate, others)
-                plans.append(
-                    (problem, path, mine, others, [compiler.ahead(c, problem.desc, fingerprint) for c in (mine.candidate, *others)])
-                )
+                problem, paths, order = ranking.popleft()
+                one = partial(measured, problem, [planned(problem, path, order) for path in paths])
+                plans.append(pool.submit(one).result if len(lanes) > 1 else one)
             if not plans:
                 return
-            problem, path, mine, others, futures = plans.pop(0)
-            wait(filter(None, futures), timeout=COMPILING)  # the worker compiles what is missing, and reports errors itself
-            if measuring:
-                mine, others = _measured(lane, problem, path, mine, others, store, seed)
-            yield _one(lane, problem, path, mine, others, within, limit, seed)
+            yield from plans.popleft()()
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         compiler.close()
 
 

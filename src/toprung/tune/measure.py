@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -73,8 +74,8 @@ class Trialled:
 class Measurer:
     """Measurements on one device, with the operands and prepared candidates of the current problem."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, alone: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.session, self._alone = session, alone
         self.placed: PlacedProblem | None = None
         self._at: tuple[Problem, int] | None = None
         self._ready: dict[Candidate, Row] = {}
@@ -93,7 +94,7 @@ class Measurer:
         try:
             if self._at != (trial.problem, trial.seed):
                 self.placed, self._at, self._ready = None, None, {}  # before the next are made: both may not fit
-                self.placed = PlacedProblem(trial.problem, self.session, seed=trial.seed, whole=WHOLE)
+                self.placed = PlacedProblem(trial.problem, self.session, seed=trial.seed, whole=WHOLE, alone=self._alone)
                 self._at = trial.problem, trial.seed
         except (OutOfDeviceMemory, MemoryError) as error:
             return Outcome((), time.monotonic() - start, str(error) or "there is not enough memory for the operands")

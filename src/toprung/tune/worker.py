@@ -1,14 +1,16 @@
 """A measuring process that may crash or hang: restarted after a crash, killed when it hangs.
 
-    python -m toprung.tune.worker FD DEVICE
+    python -m toprung.tune.worker FD DEVICE [SHARED]
 
-The parent keeps a ``Worker``. The child is a fresh interpreter, not a fork: devices do not work in those, and processes that are
+The parent keeps a ``Worker``. Those of one device take turns by a lock on the file SHARED: while one uses the device, others check
+results and draw operands. The child is a fresh interpreter, not a fork: devices do not work in those, and processes that are
 themselves children of a cluster's worker may start one, too. They talk over a socket pair; the child says which phase it
 begins, so that the parent knows how long to wait and whom to blame.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -17,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -32,7 +34,7 @@ from toprung.tune.trial import Outcome, Sampled, Trial
 START = 120.0
 """Seconds that the child may take to open the device."""
 
-LIMITS: Mapping[str, float] = {"place": 300.0, "build": 180.0, "check": 120.0}
+LIMITS: Mapping[str, float] = {"place": 300.0, "build": 180.0, "check": 120.0, "wait": 300.0}
 """Seconds that a phase may take whose length does not depend on a candidate's speed; in the others the trial's limit applies."""
 
 PACKAGE = str(Path(toprung.errors.__file__).parents[1])
@@ -52,13 +54,17 @@ class Worker:
 
     Attributes
     ----------
+    shared : file by which several children take turns on the device; None for a child that is alone on it
     fingerprint : fingerprint of the child's session, to compile for it elsewhere; empty before the first trial
     how : how the child ended that did not answer; empty before
     """
 
-    def __init__(self, device: str, module: str = "toprung.tune.worker", quiet: bool = True) -> None:
+    def __init__(
+        self, device: str, module: str = "toprung.tune.worker", quiet: bool = True, shared: IO[bytes] | None = None
+    ) -> None:  # fmt: skip
         # what the child prints is kept for the sentence on its end if quiet, and else goes where this process prints
         self.device, self.fingerprint, self.how, self._module, self._quiet = device, "", "", module, quiet
+        self.shared = shared
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: Connection | None = None
         self._printed: IO[bytes] | None = None
@@ -88,11 +94,13 @@ class Worker:
                 try:
                     self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
                     output = self._printed if self._quiet else None
+                    shared = [self.shared.fileno()] if self.shared else []
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", self._module, str(theirs.fileno()), self.device],
-                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                        [sys.executable, "-m", self._module, str(theirs.fileno()), self.device, *map(str, shared)],
+                        pass_fds=[theirs.fileno(), *shared], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                         start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
                         env={
+                            **({"OPENBLAS_NUM_THREADS": "4"} if shared else {}),  # one of several that verify at a time
                             **os.environ, VARIABLE: LEVELS[0],  # what measures does not have itself measured
                             "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH")))),
                         },
@@ -228,19 +236,30 @@ def main(words: list[str]) -> None:
     from toprung import backends
     from toprung.tune.measure import Measurer
 
-    try:
-        session = backends.open_device(backends.find(words[1]))
-        measurer = Measurer(session)
-    except Exception as error:
-        talk.send({"trouble": f"{type(error).__name__}: {error}"})
-        return
-    talk.send({"fingerprint": session.fingerprint()})
-    at = ["place", 0]
+    at: list[Any] = ["place", 0]
 
     def says(phase: str, which: int) -> None:
         at[:] = phase, which
         talk.send((phase, which))
 
+    @contextmanager
+    def alone() -> Iterator[None]:
+        phase, which = at
+        says("wait", which)
+        fcntl.lockf(int(words[2]), fcntl.LOCK_EX)  # given back by the system if this process is killed
+        says(phase, which)
+        try:
+            yield
+        finally:
+            fcntl.lockf(int(words[2]), fcntl.LOCK_UN)
+
+    try:
+        session = backends.open_device(backends.find(words[1]))
+        measurer = Measurer(session, alone if len(words) > 2 else nullcontext)
+    except Exception as error:
+        talk.send({"trouble": f"{type(error).__name__}: {error}"})
+        return
+    talk.send({"fingerprint": session.fingerprint()})
     while True:
         try:
             trial = talk.recv()

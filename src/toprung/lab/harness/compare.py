@@ -12,7 +12,8 @@ a sample right behind a hungrier neighbour reads too slow. Modes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -188,6 +189,7 @@ class PlacedProblem:
     Parameters
     ----------
     whole : most rows or columns of an output that is checked whole
+    alone : context in which nobody else uses the device: what runs there is copied, run and timed in it, and checked outside
 
     Raises
     ------
@@ -197,12 +199,13 @@ class PlacedProblem:
 
     def __init__(
         self, problem: Problem, session: Session, distribution: str | Distribution = "uniform", seed: int = 0,
-        whole: int = WHOLE_UP_TO,
+        whole: int = WHOLE_UP_TO, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         refuse_what_cannot_fit(problem, session.device)
-        self.problem, self.session = problem, session
+        self.problem, self.session, self.alone = problem, session, alone
         self.operands = _operands(problem, distribution, seed)
-        self.memory = OnDevice(self.operands, session)
+        with alone():
+            self.memory = OnDevice(self.operands, session)
         self.oracle = Oracle(self.operands, whole)
         self.clock = clock_reader(session)
         self._copies: dict[bool, list[OnDevice]] = {}
@@ -238,7 +241,8 @@ def compare(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan = 
             else:  # the same competitor in another mode
                 row.state, row.note, row.verdict, row.bound = same.state, same.note, same.verdict, same.bound
         for mode in plan.modes:
-            yield from _timed(problem, [r for r in rows if r.mode == mode and r.state == "timing"], plan, mode)
+            with problem.alone():
+                yield from _timed(problem, [r for r in rows if r.mode == mode and r.state == "timing"], plan, mode)
     except NotEnded as error:
         row = next(r for r in rows if r.state in STEPS)
         row.state, row.note = "failed", str(error)
@@ -261,11 +265,13 @@ def _verified(problem: PlacedProblem, row: Row, plan: ComparisonPlan) -> Iterato
         bound = row.who.prepare(problem.memory)
         row.state = "running"
         yield row
-        bound.reset()
-        bound.time(1)
+        with problem.alone():
+            bound.reset()
+            bound.time(1)
+            found = bound.fetch()
         row.state = "checking"
         yield row
-        row.verdict = problem.oracle.verify(bound.fetch(), row.who.promise.precision)
+        row.verdict = problem.oracle.verify(found, row.who.promise.precision)
     except plan.tolerates as error:
         row.state, row.note = "unsupported" if isinstance(error, Unsupported) else "failed", said(error)
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from typing import IO
 
 from toprung.device import Device
 from toprung.store import Machine
@@ -11,11 +13,11 @@ from toprung.tune.worker import Worker
 
 
 class LocalLane:
-    """One device of this machine, with its measuring process."""
+    """One device of this machine, with its measuring process; lanes of one device have a file in common, ``shared``."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, shared: IO[bytes] | None = None) -> None:
         self.name, self.device, self.machine = device.id, device, Machine.of(device)
-        self._worker = Worker(device.id)
+        self._worker = Worker(device.id, shared=shared)
 
     def start(self) -> str:
         # start the measuring process; return its session's fingerprint
@@ -30,10 +32,14 @@ class LocalLane:
 
 
 class Local:
-    """Executor on devices of this machine."""
+    """Executor on devices of this machine, each with ``lanes`` lanes that use it in turns."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._lanes = [LocalLane(d) for d in devices]
+    def __init__(self, devices: Sequence[Device], lanes: int = 1) -> None:
+        self._lanes = [
+            LocalLane(d, shared)
+            for d in devices
+            for shared in lanes * [tempfile.TemporaryFile() if lanes > 1 else None]  # noqa: SIM115  # the workers hold it
+        ]
 
     def lanes(self) -> Sequence[LocalLane]:
         return self._lanes
