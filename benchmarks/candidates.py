@@ -56,6 +56,7 @@ from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
 from toprung.kernels.base import SearchedFamily
+from toprung.kernels.build import is_kept
 from toprung.kernels.hopper_fp32x.launches import InflightLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
@@ -449,11 +450,11 @@ def arms_of(placed: Placed, options: argparse.Namespace) -> Iterator[tuple[str, 
 
 
 def compile_all(session: Session, sources: list[Source]) -> None:
-    """Compile sources on all cores into the build cache; nothing to do where the backend is not CUDA."""
-    if session.device.backend == "cuda":
-        unlike = list({str(s): s for s in sources}.values())
+    """Compile what the build cache lacks on all cores; nothing to do where the backend is not CUDA."""
+    mark, unlike = session.fingerprint(), {str(s): s for s in sources}.values()
+    if session.device.backend == "cuda" and (lacking := [s for s in unlike if not is_kept(s, mark)]):
         with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
-            todo = [pool.submit(compile_one, s, session.device.arch, session.fingerprint()) for s in unlike]
+            todo = [pool.submit(compile_one, s, session.device.arch, mark) for s in lacking]
             print(f"{len(todo)} sources, {sum(bool(f.result()) for f in todo)} not compiled", flush=True)
 
 

@@ -12,13 +12,12 @@ OUT/sanitizer-<tool>.json has what was found, the configurations, and the hashes
 """
 
 import argparse
-import itertools
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from toprung.lab.harness import results
 from toprung.lab.rung import ladder as find
@@ -33,7 +32,7 @@ def run(words: list[str], log: Path, **environment: str) -> bool:
         code = subprocess.run(
             words, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}, check=False
         ).returncode
-    print(f"{'ok    ' if code == 0 else 'FAILED'} {' '.join(words[1:])[:110]}", flush=True)
+    print(f"{'ok    ' if code == 0 else 'FAILED'} {log.stem}", flush=True)
     if code:
         print("\n".join(log.read_text().splitlines()[-25:]), flush=True)
     return code == 0
@@ -59,36 +58,52 @@ TOOLS = {
 """Products, data and words of each tool."""
 
 
-def sanitize_families(tool: str, families: str, out: Path, logs: Path) -> bool:
-    """Check drawn configurations of families under one of compute-sanitizer's tools, and store what it found.
+def sanitize_families(tools: list[str], families: list[str], out: Path, logs: Path, seconds: float) -> bool:
+    """Check drawn configurations of families under compute-sanitizer's tools, and store what each found.
 
-    Each product is checked in a process of its own, all at once: the tools take the host's time, not the device's.
+    Each family multiplies each product in a process of its own, as many at once as there are cores: the tools take the host's
+    time. A run without a tool comes first, so that they watch no compiler. What is not done after some seconds is ended.
     """
-    drawn = ",".join(f"any/{name}:3" for name in families.split(","))
-    shapes, data, more = TOOLS[tool]
-    words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *more]
-    words += [sys.executable, str(ROOT / "benchmarks/candidates.py")]
+    end = time.monotonic() + seconds
+    check = [sys.executable, str(ROOT / "benchmarks/candidates.py")]
+    named = ["--peers", "", "--rounds", "0", "--candidates"]
+    shapes = ",".join(dict.fromkeys(TOOLS[tool][0] for tool in tools))
+    drawn = ",".join(f"any/{name}:3" for name in families)
+    if not run([*check, str(logs / "plain.json"), "--shapes", shapes, "--data", "normal", *named, drawn], logs / "plain.log"):
+        return False
 
-    def check(number: int, shape: str) -> tuple[bool, Path, Path]:
-        part, log = logs / f"{tool}-{number}.json", logs / f"families-{tool}-{number}.log"
-        which = ["--shapes", shape, "--candidates", drawn, "--data", data, "--peers", "", "--rounds", "0"]
-        return run([*words, str(part), *which], log), part, log
+    def checked(tool: str, shape: str, family: str) -> tuple[bool, Path]:
+        part = logs / f"{tool}-{shape.replace('/', '-').replace('*', 'x')}-{family}.json"
+        part.unlink(missing_ok=True)
+        words = ["timeout", "-s", "KILL", f"{max(1.0, end - time.monotonic()):.0f}"]
+        words += ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *TOOLS[tool][2], *check, str(part)]
+        words += ["--shapes", shape, "--data", TOOLS[tool][1], *named, f"any/{family}:3"]
+        return run(words, part.with_suffix(".log")), part
 
-    with ThreadPoolExecutor() as pool:
-        checked = list(pool.map(check, itertools.count(), shapes.split(",")))
-    good = all(right for right, _, _ in checked)
-    records = [results.read(part) for _, part, _ in checked if part.exists()]
-    lines = [line for _, _, log in checked for line in log.read_text().splitlines() if line.startswith("=========")]
-    found = list(dict.fromkeys(line.removeprefix("=========").strip() for line in lines))
-    if len(records) == len(checked):
-        whole: dict[str, Any] = {name: [one for record in records for one in record[name]] for name in ("candidates", "failures")}
-        kernels = {name: hash_ for record in records for name, hash_ in record["environment"]["kernels"].items()}
-        whole["what"] = f"python benchmarks/gpu.py OUT --families {families} --tools {tool}"
-        whole["environment"] = {**records[0]["environment"], "kernels": dict(sorted(kernels.items()))}
-        results.write(
-            out / f"sanitizer-{tool}.json", {**records[0], **whole, "sanitizer": {"tool": tool, "good": good, "printed": found}}
-        )
-    return good
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        asked = [(tool, shape, family) for tool in tools for shape in TOOLS[tool][0].split(",") for family in families]
+        done = list(zip(asked, pool.map(checked, *zip(*asked, strict=True)), strict=True))
+    for tool in tools:
+        parts = [(f"{shape} {family}", good, part) for (of, shape, family), (good, part) in done if of == tool]
+        logged = {of: part.with_suffix(".log").read_text() for of, _, part in parts}
+        late = [f"{of}: not ended" for of, text in logged.items() if "SUMMARY" not in text]
+        lines = [line for text in logged.values() for line in text.splitlines() if line.startswith("=========")]
+        found = list(dict.fromkeys(line.removeprefix("=========").strip() for line in lines))
+        good = all(right for _, right, _ in parts)
+        ended = f"{len(parts) - len(late)} of {len(parts)} ended"
+        print(f"{tool}: {'good' if good else 'NOT GOOD'}, {ended}", *late, sep="\n  ", flush=True)
+        if records := [results.read(part) for _, _, part in parts if part.exists()]:
+            kernels = {name: hash_ for record in records for name, hash_ in record["environment"]["kernels"].items()}
+            whole = {
+                **records[0],
+                "what": f"python benchmarks/gpu.py OUT --families {','.join(families)} --tools {tool}",
+                "environment": {**records[0]["environment"], "kernels": dict(sorted(kernels.items()))},
+                "candidates": [row for record in records for row in record["candidates"]],
+                "failures": [text for record in records for text in record["failures"]] + late,
+                "sanitizer": {"tool": tool, "good": good, "printed": found},
+            }
+            results.write(out / f"sanitizer-{tool}.json", whole)
+    return all(good for _, (good, _) in done)
 
 
 def main() -> int:
@@ -100,14 +115,13 @@ def main() -> int:
     arguments.add_argument("--sanitize", action="store_true")
     arguments.add_argument("--families", help="with commas: only check these kernel families under compute-sanitizer")
     arguments.add_argument("--tools", default=",".join(TOOLS))
+    arguments.add_argument("--seconds", type=float, default=600, help="after which --families ends what is not done")
     chosen = arguments.parse_args()
     logs = chosen.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     if chosen.families:
-        with ThreadPoolExecutor() as pool:
-            return sum(
-                not g for g in pool.map(lambda t: sanitize_families(t, chosen.families, chosen.out, logs), chosen.tools.split(","))
-            )
+        families, tools = chosen.families.split(","), chosen.tools.split(",")
+        return 0 if sanitize_families(tools, families, chosen.out, logs, chosen.seconds) else 1
     good = True
     for device in chosen.devices.split(","):
         words = [sys.executable, "-m", "pytest", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
