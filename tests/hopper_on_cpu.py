@@ -207,7 +207,9 @@ class Folder:
     def allocate(self, nbytes: int) -> Any:
         """Return memory aligned to 256 bytes, filled with 0xA5."""
         array = np.full(nbytes + 256, 0xA5, np.uint8)
-        return SimpleNamespace(array=array, pointer=array.ctypes.data + -array.ctypes.data % 256, nbytes=nbytes)
+        start = array.ctypes.data + -array.ctypes.data % 256
+        part = lambda offset, nbytes: SimpleNamespace(array=array, pointer=start + offset, nbytes=nbytes)  # noqa: E731
+        return SimpleNamespace(array=array, pointer=start, nbytes=nbytes, part=part)
 
     def upload(self, buffer: Any, array: Any) -> None:
         """Copy an array into memory that stands for the device's."""

@@ -199,7 +199,7 @@ class Recorder:
 
     def allocate(self, nbytes: int) -> Any:
         """A made-up address."""
-        return SimpleNamespace(handle=OWN, pointer=OWN, nbytes=nbytes)
+        return SimpleNamespace(handle=OWN, pointer=OWN, nbytes=nbytes, part=lambda offset, nbytes: self.allocate(nbytes))
 
     def upload(self, buffer: Any, array: Any) -> None:
         """Nowhere to."""

@@ -400,7 +400,7 @@ class CUDASession:
         # lay the arguments out once, so that a launch is one call
         self._alive()
         driver, what = self._driver, f"{described(kernel.source)} on {self.device}"
-        grid, block = checked(what, kernel, groups, local)
+        grid, block = checked(self.device, kernel, groups, local)
         if kernel.source.language == "cubin":
             sizes = [a.nbytes if isinstance(a, np.generic) else 8 for a in args]
             cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.symbol, block, sizes)

@@ -38,16 +38,17 @@ KEPT_MAPS = 64
 """Tensor maps that an argument keeps by address: memory that a pool lends comes back at a few."""
 
 
-def checked(what: str, kernel: Any, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def checked(device: Any, kernel: Any, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return grid and block in three dimensions; LaunchError if the device has none of that size."""
-    grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
+    grid, block = (*groups, 1, 1)[:3], (*local, 1, 1)[:3]
+    why = ""
     for size, most in zip(grid, MAX_GROUPS, strict=True):
         if size > most:
-            raise LaunchError(
-                f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
-            )
+            why = f"{size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
     if math.prod(block) > kernel.largest:
-        raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+        why = f"work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most"
+    if why:
+        raise LaunchError(f"{described(kernel.source)} on {device}: {why}")
     return grid, block
 
 
@@ -104,7 +105,7 @@ class Bound:
     def __init__(self, session: Any, launch: KernelLaunch) -> None:
         driver, kernel = session._driver, launch.kernel
         self.what, self.when = f"{described(kernel.source)} on {session.device}", launch.when
-        grid, block = checked(self.what, kernel, launch.groups, launch.local)
+        grid, block = checked(session.device, kernel, launch.groups, launch.local)
         overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
         self.config = launch_config(driver, kernel, grid, block, overlaps)
         self.function, self.stream = kernel.function, -1

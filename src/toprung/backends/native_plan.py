@@ -9,11 +9,11 @@ import sysconfig
 import warnings
 import weakref
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from toprung.backends import cxx
 from toprung.backends.base import Buffer
 from toprung.backends.launcher import checked, described, status_text
 from toprung.backends.launcher import launcher as in_python
-from toprung.backends.plan import Address, First, Handle, KernelLaunch, Library, Map, Plan, Run, Scalar, Struct
+from toprung.backends.plan import Address, First, Handle, Library, Map, Plan, Run, Scalar, Struct
 from toprung.errors import LaunchError, MissingExtra, Unfinished
 
 SOURCE = Path(__file__).parents[1] / "native" / "launch.cpp"
@@ -110,6 +110,16 @@ class NativePlan:
         the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments or is another library's
     """
 
+    _made: ClassVar[weakref.WeakValueDictionary[tuple[int, int], NativePlan]] = weakref.WeakValueDictionary()
+
+    @classmethod
+    def of(cls, library: ctypes.CDLL, session: Any, plan: Plan) -> NativePlan:
+        """Return a plan in a library's memory, the same one to all who ask, from any thread."""
+        key = id(library), id(plan)  # a NativePlan keeps both
+        if (found := cls._made.get(key)) is None:
+            found = cls._made[key] = cls(library, session, plan)
+        return found
+
     def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
         self.library, self.session, self.plan = library, session, plan
         words = words_of(session, plan)
@@ -128,7 +138,7 @@ def launcher(session: Any, plan: Plan) -> Run:
     """Return what ``toprung.backends.launcher`` does, by the launcher in C++ where it is built and takes the plan."""
     module = entry()
     try:
-        made = module and NativePlan(module.library, session, plan)
+        made = module and NativePlan.of(module.library, session, plan)
     except LaunchError:
         made = None
     if not made:
@@ -161,24 +171,26 @@ def words_of(session: Any, plan: Plan) -> array[int]:
     words = array("Q", (int(session._context), plan.workspace_bytes, plan.flags_bytes))
     words.extend((plan.scales is not None, len(plan.launches), len(scales)))
     for launch in (*plan.launches, *scales):
-        for some in _launch(session, launch):
-            words.extend(some)
+        kernel: Any = launch.kernel
+        if isinstance(kernel, Library):
+            raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")
+        grid, block = checked(session.device, kernel, launch.groups, launch.local)
+        overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
+        words.extend((int(kernel.function), *grid, *block, kernel.dynamic, overlaps))
+        words.extend((WHEN.index(launch.when), len(launch.arguments)))
+        for argument in launch.arguments:
+            words.extend(_argument(argument))
     return words
 
 
-def _launch(session: Any, launch: KernelLaunch) -> Iterator[Iterable[int]]:
-    kernel: Any = launch.kernel
-    if isinstance(kernel, Library):
-        raise LaunchError("the launcher in C++ launches toprung's kernels, not another library's")
-    grid, block = checked(f"{described(kernel.source)} on {session.device}", kernel, launch.groups, launch.local)
-    overlaps = launch.overlaps and session._can_overlap and kernel.source.waits
-    yield int(kernel.function), *grid, *block, kernel.dynamic, overlaps
-    yield WHEN.index(launch.when), len(launch.arguments)
-    for argument in launch.arguments:
-        yield _argument(argument)
-
-
 def _argument(argument: Any) -> Iterable[int]:
+    if isinstance(argument, First):
+        argument = np.int64(argument.plus)
+    if isinstance(argument, np.generic):
+        content = argument.tobytes()
+        if len(content) <= 8:  # most are numbers
+            return BYTES, len(content), 0, int.from_bytes(content, "little")
+        return array("Q", (BYTES, len(content), 0)) + array("Q", content.ljust(-(-len(content) // 8) * 8, b"\0"))
     if isinstance(argument, Handle):
         return ADDRESS, argument.slot, 0
     if isinstance(argument, Address):
@@ -192,10 +204,5 @@ def _argument(argument: Any) -> Iterable[int]:
         addresses = np.column_stack((argument.places, argument.operands, argument.plus))
         head = array("Q", (BYTES, argument.content.nbytes, len(addresses)))
         return head + array("Q", argument.content.tobytes()) + array("Q", addresses.tobytes())
-    if isinstance(argument, First):
-        argument = np.int64(argument.plus)
-    elif not isinstance(argument, np.generic):
-        buffer: Buffer = argument
-        argument = np.uint64(int(buffer.handle))
-    content = argument.tobytes()
-    return array("Q", (BYTES, len(content), 0)) + array("Q", content.ljust(-(-len(content) // 8) * 8, b"\0"))
+    buffer: Buffer = argument
+    return BYTES, 8, 0, int(buffer.handle)

@@ -144,7 +144,7 @@ def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
         return None
     plan, session = call.started.plan, cast(Any, call.started.session)
     try:
-        made = native_plan.NativePlan(native_plan.entry().library, session, plan)
+        made = native_plan.NativePlan.of(native_plan.entry().library, session, plan)
     except LaunchError:
         return None
     start = START.pack(made.handle, plan.lent_bytes, call.packed, *call.reach)

@@ -25,19 +25,29 @@ def ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
+APART, AT_ONCE = 256, 64
+"""Bytes from one counter to the next, as parts of a buffer must be aligned, and counters that are allocated together."""
+
+
 class Counter:
     """A number on the device that kernels add to, 0 at first.
 
     Its memory is used again but never freed: a graph that was captured may add to it long after the counter is gone.
     """
 
+    _zero: ClassVar[WeakKeyDictionary[Session, list[Buffer]]] = WeakKeyDictionary()
     _free: ClassVar[WeakKeyDictionary[Session, list[Buffer]]] = WeakKeyDictionary()
 
     def __init__(self, session: Session) -> None:
-        free = self._free.setdefault(session, [])
-        self._session, self.buffer = session, free.pop() if free else session.allocate(8)
+        zero, free = (kept.setdefault(session, []) for kept in (self._zero, self._free))
+        if not zero and not free:  # many at once: to allocate and to copy takes longer than to plan a product
+            room = session.allocate(APART * AT_ONCE)
+            session.upload(room, np.zeros(APART * AT_ONCE, np.uint8))
+            zero += [room.part(APART * i, 8) for i in range(AT_ONCE)]
+        self._session, self.buffer = session, (zero or free).pop()
+        if not zero:
+            session.upload(self.buffer, np.zeros(1, np.uint64))
         finalize(self, free.append, self.buffer)
-        session.upload(self.buffer, np.zeros(1, np.uint64))
 
     def read(self) -> int:
         """Return the number; waits for the device."""
