@@ -80,9 +80,11 @@ def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(skinny_model, "TEAMS", skinny_model.VENDOR_TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", cost_model.VENDOR_SKINNY)
     monkeypatch.setattr(skinny_cluster, "SLICES", ())
-    ranking.of_family.cache_clear()
+    for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
+        forget()
     yield
-    ranking.of_family.cache_clear()
+    for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
+        forget()
 
 
 HOPPER = replace(H200, arch="sm_90", dynamic_local_bytes=232448)

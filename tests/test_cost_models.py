@@ -22,7 +22,7 @@ import golden
 from toprung.backends import nvrtc
 from toprung.dispatch.heuristic import select_own
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels import blocks, cost_model
+from toprung.kernels import blocks, cost_model, skinny_model
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.hopper_fp32x import cost as inflight
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
@@ -67,8 +67,8 @@ def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
 
 def seconds() -> dict[Any, float]:
     """Return every predicted time: of candidates, of shares in a group, of groups and of plain fp32."""
-    for derived in (inflight.times, blocks.waves):  # from the constants
-        derived.cache_clear()
+    for forget in (inflight.times.cache_clear, blocks.waves.cache_clear, skinny_model.tables.clear):  # they have the constants
+        forget()
     found = {}
     for f, desc, configs in weighed():
         some = configs[:: 5 if len(configs) > 20 else 1]

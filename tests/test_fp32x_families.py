@@ -19,7 +19,7 @@ from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import CLUSTERED, at_once, configs, in_slices, seconds
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, configs, in_slices, places, seconds
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
 from toprung.kernels.hopper_fp32x.family import PRESPLIT
@@ -182,7 +182,7 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
         )
         times = [seconds(d, config, 132) for d in (desc, *more)]
         assert 2e-6 < times[0] <= min(times[1:])
-        assert config.SLICES in CLUSTERED and at_once(config, 132) % config.SLICES == 0
+        assert config.SLICES in CLUSTERED and places(132)[config.SLICES] % config.SLICES == 0
 
 
 @pytest.mark.parametrize("units", [114, 132])

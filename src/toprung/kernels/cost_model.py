@@ -355,6 +355,61 @@ VENDOR_SKINNY: Mapping[str, SkinnyModel] = {name: SkinnyModel(**numbers) for nam
 """Models of the skinny kernels, and of what stands for cuBLAS's: ours of before, which asked for one load at a time."""
 
 
+class Team(NamedTuple):
+    """Numbers of a skinny kernel's work-group that the product's sizes leave alone; or columns of them, for many.
+
+    Attributes
+    ----------
+    BM, down, piece, items, resident : rows or columns, elements of K in an iteration, least of a slice, work-items, groups of an SM
+    busy, ends : cycles that a group keeps an SM busy in an iteration, and at its end
+    waiting, far : cycles that an iteration waits; more where the large operand is not in the L2
+    moved : times the bytes of the large operand that are moved
+    flight : bytes of a work-group on their way, over the model's
+    """
+
+    BM: Any
+    down: Any
+    piece: Any
+    items: Any
+    resident: Any
+    busy: Any
+    ends: Any
+    waiting: Any
+    far: Any
+    moved: Any
+    flight: Any
+
+
+def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: SkinnyModel) -> Team:
+    """Return the numbers of a work-group of ``rows`` or ``columns``, see ``skinny_cycles``.
+
+    How many of them an SM has follows from registers, about as the compiler allots them.
+    """
+    wide, own, items = tile.VEC or tile.VA or 1, tile.TM or 1, tile.work_items
+    if kernel == "rows":
+        each = (tile.TN or 1) // wide
+        at_once, down, reads = own * each, tile.BN, small * each * (1 if (tile.VB or 1) > 1 else wide)
+        ends = small * own
+        registers = own * each * wide + (38 + small * (own + each * wide) if s.eager else 26 + 3 * own * small // 2)
+        lanes = min(tile.DN, BANKS)
+        conflicts = max(1, lanes * math.gcd(wide * on, BANKS) // BANKS)
+        passes = own * each * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
+        together = lanes * wide
+    else:
+        at_once = tile.KU or 1
+        down, reads = tile.DN * at_once, small * at_once
+        ends, registers = small * tile.DN, 30 + at_once * wide + 2 * small * wide if s.eager else 12 + small * (wide + 3)
+        passes, together = 0, tile.BM
+    warps, floats = max(items, 32) / 32, at_once * wide
+    resident = int(max(1, min(MOST_GROUPS, THREADS // items, REGISTERS // (warps * 256 * -(-min(128, max(32, registers)) // 8)))))
+    busy = (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) / 4 + passes * s.once
+    more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
+    return Team(
+        tile.BM, down, tile.DN * (tile.KU or tile.VEC or 1), items, resident, warps * busy, warps * ends * s.reduce / 4,
+        s.iteration + floats * s.each + reads * s.small, s.gone + floats * s.far, 1 + more, s.flight / (size * floats * items),
+    )  # fmt: skip
+
+
 def skinny_cycles(
     kernel: str,
     tile: Tile,
@@ -378,61 +433,42 @@ def skinny_cycles(
     on : elements from one of the small operand to the next along K
     clustered : slices are the blocks of clusters, which meet once, in place of a second launch
     size : bytes of an element of the large operand
-
-    Notes
-    -----
-    A wave of work-groups keeps its sub-groups' schedulers and
-    the L1 busy, or waits, longer for what the L2 does not hold; what it reads of the large operand is the limit
-    from below, for each wave of its own: a few work-groups that are left wait as long as a full wave does, and memory with them.
-    How many there are in a wave follows from registers, about as the compiler allots them. Calls are taken to follow each other on
-    the same operands, as they were measured.
     """
-    s, wide, own = models[kernel], tile.VEC or tile.VA or 1, tile.TM or 1
-    if kernel == "rows":
-        each = (tile.TN or 1) // wide
-        at_once, down, reads = own * each, tile.BN, small * each * (1 if (tile.VB or 1) > 1 else wide)
-        ends = small * own
-        registers = own * each * wide + (38 + small * (own + each * wide) if s.eager else 26 + 3 * own * small // 2)
-        lanes = min(tile.DN, BANKS)
-        conflicts = max(1, lanes * math.gcd(wide * on, BANKS) // BANKS)
-        passes = own * each * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
-        together = lanes * wide
-    else:
-        at_once = tile.KU or 1
-        down, reads = tile.DN * at_once, small * at_once
-        ends, registers = small * tile.DN, 30 + at_once * wide + 2 * small * wide if s.eager else 12 + small * (wide + 3)
-        passes, together = 0, tile.BM
-    iterations = math.ceil(math.ceil(depth / down) / slices)
-    items = tile.work_items
-    warps = max(items, 32) / 32
-    registers = min(128, registers)
-    resident = int(max(1, min(MOST_GROUPS, THREADS // items, REGISTERS // (warps * 256 * -(-max(32, registers) // 8)))))
-    groups = -(-length // tile.BM) * batch * slices
-    floats = at_once * wide
-    busy = iterations * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
+    team = team_of(kernel, tile, small, on, size, models[kernel])
+    return float(team_cycles(models[kernel], team, length, few, small, depth, batch, slices, units, clustered, size))
 
+
+def team_cycles(
+    s: SkinnyModel, t: Team, length: int, few: int, small: int, depth: int, batch: int, slices: Any, units: int, clustered: bool,
+    size: int,
+) -> Any:  # fmt: skip
+    """Return ``skinny_cycles`` of a team; a column of them for columns of teams and slices.
+
+    A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for what the L2 does not hold. What it
+    reads of the large operand is the limit from below, for each wave of its own: a few work-groups that are left wait as long as a
+    full wave does, and memory with them. Calls are taken to follow each other on the same operands, as they were measured.
+    """
+    xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
+    iterations = xp.ceil(xp.ceil(depth / t.down) / slices)
+    groups = xp.ceil(length / t.BM) * batch * slices
     moved = size * batch * length * depth
     missed = 1 / (1 + math.pow(min(s.operand / moved, 4.0), s.sharp))
-    more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
-    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + more) / groups
+    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * t.moved / groups
+    waiting = iterations * (t.waiting + missed * t.far)
 
-    def wave(count: int, dealt: float) -> float:
-        working = count * warps * (busy / 4 + iterations * passes * s.once)
-        waiting = iterations * (s.iteration + missed * s.gone + floats * (s.each + missed * s.far) + reads * s.small)
-        least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
-        memory = dealt * reading * (1 + s.flight / (size * floats * items * dealt))
-        return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
+    def wave(count: Any, dealt: Any) -> Any:
+        working = count * (iterations * t.busy + t.ends)
+        least = s.wave + xp.pow(xp.pow(working, s.hidden) + xp.pow(waiting, s.hidden), 1 / s.hidden)
+        return xp.pow(xp.pow(least, SHARPER) + xp.pow(reading * (dealt + t.flight), SHARPER), 1 / SHARPER)
 
-    room = max(slices, places(resident, slices, units)) if clustered else resident * units
-    whole, left = divmod(groups, room)
-    total = (whole * wave(min(resident, math.ceil(room / units)), room) if whole else 0.0) + (
-        wave(math.ceil(left / units), left) if left else 0.0
-    )
-    if slices > 1 and clustered:
-        total += s.meeting + s.passing * small * tile.BM / items
-    elif slices > 1:
-        total += s.second + 8 * slices * length * few * batch / BLOCK.slices
-    return s.launch + total
+    room = xp.max(slices, places(t.resident, slices, units)) if clustered else t.resident * units
+    whole = xp.floor(groups / room)
+    left = groups - whole * room
+    total = s.launch + whole * wave(xp.min(t.resident, xp.ceil(room / units)), room)
+    total = total + (left > 0) * wave(xp.ceil(left / units), left)
+    if clustered:
+        return total + (slices > 1) * (s.meeting + s.passing * small * t.BM / t.items)
+    return total + (slices > 1) * (s.second + 8 * slices * length * few * batch / BLOCK.slices)
 
 
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.kernels import cost_model
-from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
+from toprung.kernels.base import Switches
+from toprung.kernels.split_k import LEAST_ITERATIONS
 from toprung.tile import Tile
 
 SMALL = (1, 2, 4, 8, 16)
@@ -90,12 +98,69 @@ def block_count(s: Skinny, tile: Tile) -> int:
     return -(-s.length // tile.BM) * s.batch
 
 
-def split_k_factors(s: Skinny, tile: Tile, compute_units: int) -> list[int]:
-    """Return the numbers of K slices worth weighing on a GPU: one, and what fills each SM by ``WAVES``."""
-    at_once = max(1, cost_model.THREADS // tile.work_items) * compute_units
-    wanted = {1, *(round(waves * at_once / block_count(s, tile)) for waves in WAVES)}
-    most = min(s.depth // (LEAST_ITERATIONS * iteration_depth(tile)), MOST_SLICES)
-    return sorted({whole_slices(s.depth, iteration_depth(tile), max(1, min(n, most))) for n in wanted})
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Teams that are weighed at once, several rows for each, which follow each other.
+
+    Attributes
+    ----------
+    tiles : of the rows
+    share : slices of K of a cluster in a row; else work-items per SM that slices are to give, as ``WAVES``, 0 for all of K
+    team : their numbers in columns
+    options : switches of them all
+    """
+
+    tiles: tuple[Tile, ...]
+    share: NDArray[Any]
+    team: cost_model.Team
+    options: Switches
+
+
+Teams: TypeAlias = tuple[list[tuple[Tile, float]], Switches]
+"""Tiles and shares of a table's rows, and the switches of them all."""
+tables: dict[Hashable, Table] = {}
+"""Tables by what made them."""
+
+
+def table(s: Skinny, models: Mapping[str, cost_model.SkinnyModel], what: Hashable, make: Callable[[], Teams]) -> Table:
+    """Return the table of a product, which ``make`` is called for once for ``what`` and such operands."""
+    banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
+    key = what, s.by_rows, s.widths, small_of(s), banks, s.type_large
+    found = tables.get(key)
+    if found is None:
+        rows, options = make()
+        model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
+        teams = [cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model) for tile, _ in rows]
+        columns, share = np.array(teams, float).reshape(-1, len(cost_model.Team._fields)).T, np.array([n for _, n in rows], float)
+        found = tables[key] = Table(tuple([tile for tile, _ in rows]), share, cost_model.Team(*columns), options)
+    return found
+
+
+def split_k_columns(s: Skinny, of: Table, compute_units: int) -> NDArray[Any]:
+    """Return the K slices of a table's rows: one, and what fills each SM by ``WAVES``; 0 for one that is in the row before."""
+    t = of.team
+    at_once = np.maximum(1.0, np.floor(cost_model.THREADS / t.items)) * compute_units
+    most = np.minimum(np.floor(s.depth / (LEAST_ITERATIONS * t.piece)), MOST_SLICES)
+    wanted = np.maximum(1.0, np.minimum(np.rint(of.share * at_once / (np.ceil(s.length / t.BM) * s.batch)), most))
+    pieces = np.ceil(s.depth / t.piece)
+    found: NDArray[Any] = np.ceil(pieces / np.ceil(pieces / wanted))  # of a team never fewer than in the row before
+    found[1:][(found[1:] == found[:-1]) & (of.share[1:] > 0)] = 0
+    return found
+
+
+def weighed(
+    device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, cost_model.SkinnyModel], meet: bool = False
+) -> NDArray[Any]:  # fmt: skip
+    """Return ``skinny_seconds`` of the rows of a table in so many slices; infinity where they are 0."""
+    cycles = cost_model.team_cycles(
+        models[reader(s)], of.team, s.length, s.few, small_of(s), s.depth, s.batch, np.maximum(slices, 1.0), device.compute_units,
+        meet, ELEMENT_BYTES[s.type_large],
+    )  # fmt: skip
+    written = written_cycles(s) if models is cost_model.SKINNY else 0.0
+    launches = 1 if meet else np.minimum(slices, 2)
+    found: NDArray[Any] = cost_model.seconds(cycles + written, launches, cost_model.hz(device))
+    found[slices == 0] = math.inf
+    return found
 
 
 def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered: bool = False) -> float:
@@ -120,14 +185,15 @@ def written_cycles(s: Skinny) -> float:
     return each * s.length * s.few * s.batch / cost_model.SKINNY["columns"].memory
 
 
-def aligned_teams(device: Device, desc: Desc) -> Iterator[tuple[int, float]]:
-    """Yield K slices and predicted seconds of what a vendor's library may have, as if operands were aligned."""
+def aligned_teams(device: Device, desc: Desc) -> list[tuple[int, float]]:
+    """Return K slices and predicted seconds of what a vendor's library may have, as if operands were aligned."""
     s = desc.skinny
-    for at in VENDOR_TEAMS[reader(s)]:
-        tile = team_tile(s, at, 4, 4 if s.by_rows else 1)
-        for slices in split_k_factors(s, tile, device.compute_units):
-            cycles = cost_model.skinny_cycles(
-                reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units,
-                cost_model.VENDOR_SKINNY,
-            )  # fmt: skip
-            yield slices, cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))
+
+    def make() -> Teams:
+        tiles = (team_tile(s, at, 4, 4 if s.by_rows else 1) for at in VENDOR_TEAMS[reader(s)])
+        return list(itertools.product(tiles, (0, *WAVES))), ()
+
+    of = table(s, cost_model.VENDOR_SKINNY, "vendor", make)
+    slices = split_k_columns(s, of, device.compute_units)
+    seconds = weighed(device, s, of, slices, cost_model.VENDOR_SKINNY)
+    return [(int(n), time) for n, time in zip(slices.tolist(), seconds.tolist(), strict=True) if n]

@@ -83,9 +83,15 @@ def in_clusters(form: str, *sizes: int) -> list[list[tuple[Fp32xConfig, Fp32xCon
 
 
 @functools.cache
-def at_once(config: Fp32xConfig, units: int) -> int:
-    """Return how many blocks run at once."""
-    return int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES * config.resident
+def places(units: int) -> dict[int, int]:
+    """Return how many blocks run at once where an SM has one of them, by the blocks of a cluster."""
+    return {n: int(units * share) // n * n for n, share in CLUSTERED.items()}
+
+
+def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
+    """Return True if so many blocks run at once, each cluster in a GPC."""
+    room = places(units)[config.SLICES] * config.resident
+    return blocks <= room and (units >= LARGE or config.SLICES <= GPC * config.resident)
 
 
 # both operands split beforehand
@@ -185,11 +191,11 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 
     A ring that leaves no room for a second block takes the other's place where the SMs have room for all blocks.
     """
-    found = Rows()
+    found, at_once = Rows(), places(units)
     for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
         for one, long in clusters:
             blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-            room = blocks <= at_once(one, units) and (units >= LARGE or one.SLICES <= GPC * one.resident)
+            room = blocks <= at_once[one.SLICES] * one.resident and (units >= LARGE or one.SLICES <= GPC * one.resident)
             block = long if room and long and fits(long, blocks, units) else one
             if (room and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
                 found.append((block, 1))
@@ -217,11 +223,6 @@ def in_parts(desc: GemmDesc, units: int) -> Rows:
     return found
 
 
-def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
-    """Return True if so many blocks run at once, each cluster in a GPC."""
-    return blocks <= at_once(config, units) and (units >= LARGE or config.SLICES <= GPC * config.resident)
-
-
 @functools.cache
 def times(
     align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32"
@@ -239,10 +240,10 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
     """Return the predicted seconds of the launch, and with parts of K of the one that adds them up; and the launches."""
     p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, ceil(desc.K, CHUNK), []
     each = times(*aligned(desc), desc.type_a, desc.type_b)
-    odd = p.odd * results / units if desc.widths[2] == 1 else 0.0
+    odd, at_once, read = p.odd * results / units if desc.widths[2] == 1 else 0.0, places(units), desc.bytes_read
     for one, parts in rows:
         (chunk, tile), slices, shares = each[one.CONSUMERS, one.BN], one.SLICES, one.SLICES * parts
-        turns = -(-(-(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * shares) // at_once(one, units))
+        turns = -(-(-(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * shares) // (at_once[slices] * one.resident))
         work = turns * -(-chunks // shares) * chunk + tile * (1 + p.again * (turns - 1))
         if one.is_alone:
             work *= p.sole
@@ -251,7 +252,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
         if slices > 1:
             work += p.met + p.meet * slices + p.passing * (one.BM * one.BN * (1 - 1 / slices) * one.resident)
         # neither hides the other altogether
-        seconds = p.launch + math.hypot(work, (desc.bytes_read + 4 * parts * results) / p.memory_rate)
+        seconds = p.launch + math.hypot(work, (read + 4 * parts * results) / p.memory_rate)
         if parts > 1:
             seconds += p.adding + p.part * parts + 4 * (parts + 1) * results / BEFOREHAND.reduce_rate
         found.append((seconds, 1 + (parts > 1)))
@@ -316,7 +317,7 @@ def presplit_rows(desc: GemmDesc, units: int) -> Rows:
         return found
     for one, _ in itertools.chain(*in_clusters(ONE, *CLUSTERS[:4])):
         blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-        if one.SLICES == 1 or (blocks <= at_once(one, units) and p.least_slice * one.SLICES <= desc.K):
+        if one.SLICES == 1 or (blocks <= places(units)[one.SLICES] * one.resident and p.least_slice * one.SLICES <= desc.K):
             found.append((one, 1))
     return found
 
@@ -335,7 +336,7 @@ def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, 
     a_round = a_round * max(desc.K / p.round_long, 1.0) if desc.trans_b else math.inf
     moving = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
     for one, _ in rows:
-        (chunk, tile), room = p.times[str(size)][one.CONSUMERS, one.BN], at_once(one, units)
+        (chunk, tile), room = p.times[str(size)][one.CONSUMERS, one.BN], places(units)[one.SLICES] * one.resident
         count = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
         inside = -(-claims // (min(count, room) * (one.CONSUMERS + 1))) * a_round
         work = -(-count // room) * (-(-chunks // one.SLICES) * (chunk + copying * one.BM) + tile)

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import A, B
@@ -16,7 +20,8 @@ from toprung.errors import LaunchError
 from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels import cost_model
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
@@ -24,15 +29,20 @@ from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, chain, typed
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
+    WAVES,
+    Table,
+    Teams,
     block_count,
     iteration_depth,
     reader,
     refused,
     skinny_seconds,
     small_of,
-    split_k_factors,
+    split_k_columns,
+    table,
     team_tile,
     teams,
+    weighed,
 )
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.tile import Tile
@@ -84,19 +94,51 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         if not is_skinny(desc):
             return
         s = desc.skinny
-        record, options = RECORDS[reader(s)], self._options(device, desc)
         if device.kind != "gpu":
-            tile = _cpu_tile(device, desc)
+            tile, options = _cpu_tile(device, desc), self._options(device, desc)
             if RECORDS[reader(s)].allows(tile, options, device):
                 # slices give every core something to do: more cost more than they even out
                 piece = iteration_depth(tile)
                 wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
                 yield SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
             return
-        for tile in teams(s):
-            if record.allows(tile, options, device):
-                for slices in split_k_factors(s, tile, device.compute_units):
-                    yield SkinnyConfig(with_slices(tile, slices), options)
+        of = self._table(device, desc)
+        for tile, slices in zip(of.tiles, self._slices(device, s, of).tolist(), strict=True):
+            if slices:
+                yield SkinnyConfig(with_slices(tile, int(slices)), of.options)
+
+    def weighed(self, device: Device, desc: Desc) -> Iterable[tuple[float, SkinnyConfig]]:
+        # all at once
+        if device.kind != "gpu" or not is_skinny(desc):
+            return super().weighed(device, desc)
+        s, of = desc.skinny, self._table(device, desc)
+        if not (slices := self._slices(device, s, of)).any():
+            return []
+        seconds = weighed(device, s, of, slices, cost_model.SKINNY, self.meet)
+        order = np.argsort(seconds, kind="stable")[:MOST]
+        best = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
+        return [(time, SkinnyConfig(with_slices(of.tiles[i], int(n)), of.options)) for time, i, n in best if n]
+
+    def _table(self, device: Device, desc: Desc) -> Table:
+        """Return the teams that the kernel's rules allow, each with the shares of slices that are weighed."""
+        shares = self._shares()
+
+        def make() -> Teams:
+            options, found = self._options(device, desc), list[tuple[Tile, float]]()
+            for tile, share in itertools.product(teams(desc.skinny), shares):
+                if self.record(SkinnyConfig(with_slices(tile, int(share)), options)).allows(tile, options, device):
+                    found.append((tile, share))
+            return found, options
+
+        return table(desc.skinny, cost_model.SKINNY, (device, shares), make)
+
+    def _shares(self) -> tuple[float, ...]:
+        """Return what slices of a team are to give, see ``Table``."""
+        return 0, *WAVES
+
+    def _slices(self, device: Device, s: Skinny, of: Table) -> NDArray[Any]:
+        """Return the K slices of a table's rows, 0 for none."""
+        return split_k_columns(s, of, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing

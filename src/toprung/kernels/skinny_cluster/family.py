@@ -6,14 +6,16 @@ capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import LaunchError
-from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import Axes, Launches, Point
@@ -21,8 +23,8 @@ from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
 from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
-from toprung.kernels.skinny_model import SMALL, block_count, iteration_depth, skinny_seconds, teams
-from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices, with_slices
+from toprung.kernels.skinny_model import SMALL, Table, block_count, iteration_depth, skinny_seconds
+from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
 from toprung.tile import Tile
 
 SLICES = (2, 3, 4, 6, 8)
@@ -62,17 +64,16 @@ class SkinnyCluster(SkinnyFamily):
     def supports(self, device: Device, desc: Desc) -> str:
         return no_clusters(device) or super().supports(device, desc)
 
-    def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
-        if not is_skinny(desc):
-            return
-        s = desc.skinny
-        options = self._options(device, desc)
-        for tile in teams(s):
-            for slices in SLICES:
-                few = slices * block_count(s, tile) <= MOST * device.compute_units
-                made = SkinnyConfig(with_slices(tile, slices), options)
-                if few and _fits(s, tile, slices) and self.record(made).allows(tile, options, device):
-                    yield made
+    def _shares(self) -> tuple[float, ...]:
+        return SLICES
+
+    def _slices(self, device: Device, s: Skinny, of: Table) -> NDArray[Any]:
+        # each block has a slice that is worth it, none of them empty
+        t, n, pieces = of.team, of.share, np.ceil(s.depth / of.team.piece)
+        fits = n * np.ceil(s.length / t.BM) * s.batch <= MOST * device.compute_units
+        fits &= (s.depth >= n * LEAST_ITERATIONS * t.piece) & (np.ceil(pieces / np.ceil(pieces / n)) == n)
+        found: NDArray[Any] = n * fits
+        return found
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
