@@ -23,7 +23,7 @@ def _histogram(words: Sequence[str], root: Path) -> str:
     (word,) = words
     record = read(root / word)
     limits, edges = record["limits"], (*EDGES, record["limits"]["rms"])
-    alone = Counter[tuple[int, str]]()
+    alone, biases = Counter[tuple[int, str]](), []
     for line in record["products"]:
         of = dict(zip(record["columns"], line.split("|"), strict=True))
         family = of["kernel"].split(" ")[0]
@@ -31,6 +31,7 @@ def _histogram(words: Sequence[str], root: Path) -> str:
             ours, theirs = float(of["rms"]), float(of["vendor_rms"])
             ratio = ours / theirs if theirs else 1.0 if not ours else math.inf
             alone[sum(ratio > edge for edge in edges), family] += 1
+            biases += [float(of["bias"])] if of.get("bias") else []  # older records have none
     count = Counter[str]()
     for (_, family), n in alone.items():
         count[family] += n
@@ -44,7 +45,9 @@ def _histogram(words: Sequence[str], root: Path) -> str:
     e = record["environment"]
     last = (
         f"{len(record['products']):,} products; counted are the {count.total():,} of {limits['judged']:,} results and more that no "
-        f"kernel of the vendor's computed; {len(record['failures'])} failed. {e['device']['name']}, driver "
+        f"kernel of the vendor's computed; {len(record['failures'])} failed. "
+        + (f"The largest bias of {len(biases):,} with sums of one sign is {max(biases, key=abs):+.1e}. " if biases else "")
+        + f"{e['device']['name']}, driver "
         f"{e['device']['driver']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`."
     )
     return "\n".join([*lines, "", last])
