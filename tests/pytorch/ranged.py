@@ -25,10 +25,11 @@ from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.backends.base import Source
 from toprung.backends.cuda import CUDASession
+from toprung.blas import ranges
 from toprung.blas.operands import How, View
 from toprung.blas.product import OnDevice
 from toprung.execute.executor import executor_of
-from toprung.torch import bridge, products, ranges
+from toprung.torch import background, bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",)}
 NATIVE = bridge.loaded(Path(sys.argv[1]))
@@ -62,7 +63,12 @@ def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> O
 
 products.decided = decided  # type: ignore[assignment]
 products.started = lambda entry, call, a, *more: a.new_empty(entry.shape)  # Python's own launches are of no interest
-adapter.queue = lambda thing, home: None  # type: ignore[method-assign]
+type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assign]
+products.session_at = lambda home, queue: SESSION  # type: ignore[assignment]
+
+BEHIND: list[background.Job] = []
+begin = background.begin
+background.begin = lambda job, order=0: BEHIND.append(job) if order else begin(job)  # type: ignore[assignment]
 
 B = torch.rand(1024, 1024)
 W = {size: torch.rand(size, 1024) for size in range(1, 1100)}
@@ -72,8 +78,8 @@ def mm(size: int) -> torch.Tensor:
     return torch.mm(W[size], B.T)
 
 
-def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[ranges.Range]:
-    """Have products of these sizes run, wait for what Python prepares, and return the ranges that it knows then."""
+def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[products.ranges.Range]:
+    """Have products of these sizes run, wait for what Python prepares, and return the ranges of these that it knows then."""
     products.forget()
     toprung.torch.enable(**{**ON, **more})
     for size in sizes:
@@ -81,7 +87,8 @@ def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[range
         assert toprung.torch.wait()
     make(sizes[-1])  # takes over what was prepared
     log()
-    return [one for kin in products.now.kin.values() for one in kin.ranges]  # type: ignore[union-attr]
+    known = [one for kin in products.now.kin.values() for one in kin.ranges]  # type: ignore[union-attr]
+    return [one for one in known if any(one.first <= size <= one.last for size in sizes)]
 
 
 def lines() -> list[str]:
@@ -89,7 +96,7 @@ def lines() -> list[str]:
     return [" | ".join("" if re.fullmatch("[0-9a-f]{9,}", word) else word for word in line.split(" | ")) for line in log()]
 
 
-def of_python(found: ranges.Range, size: int) -> list[str]:
+def of_python(found: products.ranges.Range, size: int) -> list[str]:
     """Return what Python's plan of a size asks of the driver, as ``lines``."""
     plan = native_plan.NativePlan(NATIVE, SESSION, found.at(size).executable.plan)
     at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
@@ -116,16 +123,31 @@ def sizes_outside_are_pythons() -> None:
         assert frames(lambda size=size: mm(size)) and log() == []  # type: ignore[misc]
 
 
+def ranges_behind_one_are_found_without_being_asked_for() -> None:
+    make = lambda n: torch.mm(W[n], B[:, :500])  # noqa: E731
+    prepared(make, 600, 610, 620)
+    BEHIND[:] = BEHIND[-2:]
+    for job in BEHIND:  # each adds the next one
+        job.work()
+    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
+    assert min(one.first for one in kin.ranges) < 100 and len(BEHIND) < 60
+    for size in random.Random(2).sample(range(300, 600), 30):
+        assert frames(lambda size=size: make(size)) == []  # type: ignore[misc]
+        assert (made := lines()) == (wanted := of_python(kin.find(size), size)), (size, made, wanted)
+
+
 def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
     before = products.slower, ranges.not_faster
     products.slower = lambda call, theirs: "as fast"
     ranges.not_faster = lambda *more: "as fast"
+    background.HERE.apart = lambda *request: None  # the worker has the functions as they are
     make = lambda n: torch.mm(W[n], B[:, :100])  # noqa: E731
     *_, found = prepared(make, 600, 610, 620, 621, own=False)
     assert found.call is None and (found.first, found.last, found.why) == (513, 1024, "as fast")
     for size in (513, 1024, 700):
         assert frames(lambda size=size: make(size)) == [] and log() == []  # type: ignore[misc]
     products.slower, ranges.not_faster = before
+    del background.HERE.apart
 
 
 def what_was_decided_before_stays_as_it_was() -> None:

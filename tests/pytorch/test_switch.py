@@ -248,7 +248,6 @@ def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: p
     monkeypatch.setattr(background, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
     monkeypatch.setattr(background.Background, "cost", 2.0)
     monkeypatch.setattr(products, "PAYS", 1.5 * 9 * 17 * 33)
-    monkeypatch.setattr(products, "COMMON", ())  # which are built on a GPU, however often they ran
     a, b = operands()
     with toprung.torch.use(**{**EVERY, "own": False, "reproducible": None}):
         for expected in (0, 0, 1, 1):
@@ -278,11 +277,13 @@ def test_kinds_wait_until_it_is_known_what_preparing_takes(gate: threading.Event
 
 
 def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Compilers do not count, nor does the first job, which opens the device."""
-    clock, pauses = [0.0], list[float]()
+    """Compilers do not count, nor does the first job, which opens the device; time without the lock is a pause, too."""
+    clock, wall, pauses = [0.0], [0.0], list[float]()
     monkeypatch.setenv("TOPRUNG_CACHE", str(tmp_path))  # nothing is compiled yet
     for module in (background, build):
-        monkeypatch.setattr(module, "time", SimpleNamespace(**{**vars(time), "thread_time": lambda: clock[0]}))
+        monkeypatch.setattr(
+            module, "time", SimpleNamespace(**{**vars(time), "thread_time": lambda: clock[0], "perf_counter": lambda: wall[0]})
+        )
 
     class Hurry(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -300,6 +301,7 @@ def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeyp
 
     def work(seconds: float, name: str) -> None:
         clock[0] += seconds
+        wall[0] += 16 * seconds
         build.source_kernel(Source(name, name, name, {}), Session())
 
     here = background.Background()
@@ -310,7 +312,7 @@ def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeyp
         assert job.done.wait(60)
     here.end()
     assert not here._thread.is_alive()
-    assert pauses == [2.0**-6 / background.SHARE, 2.0**-8 / background.SHARE] and here.cost == (2.0**-6 + 2.0**-8) / 2
+    assert pauses == [used / background.SHARE - 16 * used for used in (2.0**-6, 2.0**-8)] and here.cost == (2.0**-6 + 2.0**-8) / 2
 
 
 def test_entries_in_use_survive_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,11 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
     return Cubin(code, log)
 
 
+def machine_code(source: Source, arch: str, runtime: str) -> bytes:
+    """Return ``compile_cubin``'s code; empty if the NVRTC of this process is another than that of a device's runtime."""
+    return compile_cubin(source, arch).code if runtime.endswith(f"NVRTC {version()}") else b""
+
+
 @functools.cache
 def include_paths() -> tuple[str, ...]:
     """Return the folders of CUDA's own headers, for sources that include them."""

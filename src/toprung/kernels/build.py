@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from toprung.backends import nvrtc
@@ -68,11 +68,13 @@ LOADED: dict[str, str] = {}
 
 class _Compiling(threading.local):
     seconds = 0.0
-    apart: Callable[[Source, Session], bytes] | None = None
+    apart: Callable[..., Any] | None = None
 
 
 compiling = _Compiling()
-"""CPU seconds that this thread has spent in compilers, which run without the GIL; and what compiles for it elsewhere, if it can."""
+"""CPU seconds that this thread has spent in compilers, which run without the GIL.
+
+``apart``, where this thread has it, calls a function in another process; it returns None where that cannot be."""
 
 
 def build(
@@ -105,7 +107,7 @@ def source_kernel(source: Source, session: Session) -> Kernel:
 
 
 def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bool]:
-    if source.language == "cubin":  # nothing to compile, and nothing to keep
+    if source.language == "cubin" or not session.fingerprint():  # nothing to compile, and nothing to keep
         return session.load(session.compile(source), source), False
     LOADED[source.text] = source.name
     for stored in _stored(source, session, shipped):
@@ -114,7 +116,9 @@ def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bo
             with suppress(BuildError, LaunchError):  # of another runtime with this fingerprint, or newer than the driver
                 return session.load(binary, source), True
     began = time.thread_time()
-    binary = (compiling.apart and compiling.apart(source, session)) or session.compile(source)
+    apart = compiling.apart if session.device.backend == "cuda" else None
+    made = apart(nvrtc.machine_code, source, session.device.arch, session.device.runtime) if apart else b""
+    binary = made or session.compile(source)
     compiling.seconds += time.thread_time() - began
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)

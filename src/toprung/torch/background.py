@@ -1,7 +1,7 @@
 """Preparation of kernels beside the program: selecting, compiling and loading, so that no product has to wait for them.
 
-Compilers run without the GIL, but selection holds it. So a pause follows each job, by the time it took, unless somebody waits.
-NVRTC has a process of its own for each kernel: a thread that is in it when the program ends would crash, and a process is killed.
+Selection would hold the GIL, and a thread that is in NVRTC when the program ends would crash. So both have a process of their own,
+the worker, which is killed at the end. What is left holds the GIL: a pause follows each job, by that time, unless somebody waits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
-from toprung.backends.base import Session, Source
 from toprung.errors import NotReady
 from toprung.forks import in_child, renewed
 from toprung.kernels import build
+
+Made = TypeVar("Made")
 
 SHARE = 0.02
 """Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
@@ -33,15 +35,23 @@ FAREWELL = 5.0
 LONGEST = 600.0
 """Longest wait for a job, in seconds, where the caller names none: compilers take seconds, on a crowded machine minutes."""
 
-COMPILER = """
+WORKER = """
 import os, pickle, sys
 getattr(os, "nice", abs)(10)
 sys.path[:] = pickle.load(sys.stdin.buffer)
-from toprung.backends import nvrtc
-code = nvrtc.compile_cubin(*pickle.load(sys.stdin.buffer)).code
-sys.stdout.buffer.write(nvrtc.version().encode() + b"\\n" + code)
+while True:
+    try:
+        work, *arguments = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    try:
+        made = pickle.dumps(work(*arguments))
+    except Exception:
+        made = pickle.dumps(None)
+    sys.stdout.buffer.write(made)
+    sys.stdout.flush()
 """
-"""Program that compiles the source on its standard input, for which the program that asked goes on at full speed."""
+"""Program of the worker: calls functions that come on its standard input; the program that asked goes on at full speed."""
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""
@@ -90,7 +100,7 @@ class Background:
         self._open: set[Job] = set()
         self._lock = renewed(threading.Lock())
         self._ending = False
-        self._compiler: subprocess.Popen[bytes] | None = None
+        self._worker: Any = None
         self._used, self._counted = 0.0, -1  # the first job opens the device and reads the stores: it does not count
         self._waiting, self._hurry = 0, threading.Event()
 
@@ -130,34 +140,45 @@ class Background:
                 if not self._waiting and not self._ending:
                     self._hurry.clear()
 
-    def _apart(self, source: Source, session: Session) -> bytes:
-        """Return a CUDA kernel's binary from a process of its own; empty where this process has to compile it.
+    def apart(self, work: Callable[..., Made], *arguments: Any) -> Made | None:
+        """Return what a function returns in the worker; None where there is no worker, or the function raises there.
 
         Raises
         ------
         NotReady
             the interpreter ends
         """
-        device = session.device
-        if device.backend != "cuda" or not Path(sys.executable or "").name.startswith("python"):  # a program with Python inside
-            return b""
-        words, pipe, child = [sys.executable, "-c", COMPILER], subprocess.PIPE, None
-        with self._lock, contextlib.suppress(OSError):  # of a system that starts no more processes
-            if not self._ending:
-                child = self._compiler = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-        made = child.communicate(pickle.dumps(sys.path) + pickle.dumps((source, device.arch)))[0] if child else b""
+        if not Path(sys.executable or "").name.startswith("python"):  # a program with Python inside
+            return None
+        asked, found = pickle.dumps((work, *arguments)), None
+        try:
+            with self._lock:
+                if self._worker is None and not self._ending:
+                    words, pipe = [sys.executable, "-c", WORKER], subprocess.PIPE
+                    self._worker = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+                    pickle.dump(sys.path, self._worker.stdin)
+            if self._worker is not None:
+                self._worker.stdin.write(asked)
+                self._worker.stdin.flush()
+                found = pickle.load(self._worker.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):  # a system that starts no more processes, or one that ended
+            self._worker = None
         if self._ending:
-            raise NotReady(f"{source.name} is not compiled: Python ends")
-        version, _, code = made.partition(b"\n")
-        return code if device.runtime.endswith(f"NVRTC {version.decode()}") else b""  # a program may have loaded another
+            raise NotReady("Python ends")
+        return found
+
+    def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
+        """Return what a function returns in the worker; here where there is none."""
+        found = self.apart(work, *arguments)
+        return work(*arguments) if found is None else found
 
     def _run(self) -> None:
-        build.compiling.apart = self._apart
+        build.compiling.apart = self.apart
         while True:
             _, _, job = self._jobs.get()
             if job is None or self._ending:
                 return
-            before = held()
+            before, began = held(), time.perf_counter()
             try:
                 job.work()
             finally:
@@ -168,7 +189,7 @@ class Background:
                     job.done.set()
                     self._open.discard(job)
             if self._counted:
-                self._hurry.wait(used / SHARE)
+                self._hurry.wait(max(used / SHARE - (time.perf_counter() - began), 0.0))
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all jobs so far are done; return False if that takes longer than ``seconds``."""
@@ -186,8 +207,9 @@ class Background:
         with self._lock:
             self._ending = True
             self._open.clear()  # what is not done by then never will be
-            if self._compiler is not None:
-                self._compiler.kill()
+            if self._worker is not None:
+                self._worker.kill()
+                self._worker.wait(FAREWELL)
         self._jobs.put((-1, next(self._numbers), None))
         if self._thread is not None:
             self._thread.join(FAREWELL)

@@ -90,7 +90,7 @@ constexpr int WORDS = 2 + 4 * 2 * DIMS;  // State::number, bits of small values,
 
 struct Key {
     std::array<int64_t, WORDS> words;
-    int count = 0;  // 0: no key
+    int count = 0;  // 0: no key; bridge.Key in Python has the same fields
     uint64_t hash;  // of all words but the number; the high bits depend on all of them
 
     bool operator==(const Key& other) const {
@@ -643,18 +643,18 @@ EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taki
 }
 
 // Return the axis along which the product for which this thread is in the Python kernel was met with many sizes, of which none of the
-// ranges has this one; -1 for none.
-EXPORTED int toprung_axis() { return pending == nullptr ? -1 : pending->axis; }
+// ranges has this one, and write the key of such products; -1 for none.
+EXPORTED int toprung_axis(Key* kin) {
+    return pending != nullptr && pending->axis >= 0 && kindred(*kin, *pending, pending->axis) ? pending->axis : -1;
+}
 
-// Remember ranges of sizes along an axis, for products like the one for which this thread is in the Python kernel; the first that has a
-// size is its. With other sizes so many calls more are PyTorch's before Python is asked.
-EXPORTED void toprung_cover(const State* state, int axis, Range* const* ranges, int64_t count, int64_t calls) {
-    Key kin;
-    if (pending == nullptr || !kindred(kin, *pending, axis)) return;
-    Shard& shard = shard_of(kin);
+// Remember ranges of sizes for products of a key; the first that has a size is its. With other sizes so many calls more are PyTorch's
+// before Python is asked.
+EXPORTED void toprung_cover(const State* state, const Key* kin, Range* const* ranges, int64_t count, int64_t calls) {
+    Shard& shard = shard_of(*kin);
     const std::lock_guard<Lock> held(shard.lock);
-    if (kin.words[0] != state->number.load(std::memory_order_relaxed)) return;
-    shard.replace({kin, LEFT, nullptr, nullptr, calls, 0, {ranges, ranges + count}});
+    if (kin->words[0] != state->number.load(std::memory_order_relaxed)) return;
+    shard.replace({*kin, LEFT, nullptr, nullptr, calls, 0, {ranges, ranges + count}});
 }
 
 // Write the products by ranges since the last time, by range and size, and return how many there are; at most `room`: more are left.

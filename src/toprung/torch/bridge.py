@@ -72,6 +72,12 @@ class State(ctypes.Structure):
         bridge.toprung_forget(ctypes.c_int64(number), ctypes.c_int64(self.number))
 
 
+class Key(ctypes.Structure):
+    """Key of products that differ in one size alone; see ``Key`` in ``bridge.cpp``. The first word is ``State.number``."""
+
+    _fields_ = [("words", ctypes.c_int64 * 26), ("count", ctypes.c_int), ("hash", ctypes.c_uint64)]
+
+
 class Taking(ctypes.Structure):
     """A plan with all that the bridge needs to start products by it, and its counters; see ``Taking`` in ``bridge.cpp``."""
 
@@ -212,7 +218,8 @@ def loaded(path: Path) -> ctypes.CDLL | None:
         setattr(bridge, name, getattr(quick, name))
     state, number = ctypes.POINTER(State), ctypes.c_int64
     bridge.toprung_settle.argtypes = [state, ctypes.POINTER(number), ctypes.c_int, ctypes.POINTER(Taking), number]
-    bridge.toprung_cover.argtypes = [state, ctypes.c_int, ctypes.POINTER(ctypes.POINTER(Range)), number, number]
+    bridge.toprung_cover.argtypes = [state, ctypes.POINTER(Key), ctypes.POINTER(ctypes.POINTER(Range)), number, number]
+    bridge.toprung_axis.argtypes = [ctypes.POINTER(Key)]
     bridge.toprung_drained.restype = ctypes.c_int64
     bridge.toprung_activate.argtypes = [ctypes.c_void_p]
     atexit.register(bridge.toprung_activate, None)  # threads may multiply for longer than the interpreter's memory lives

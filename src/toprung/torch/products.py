@@ -18,14 +18,16 @@ import torch
 
 from toprung import forks
 from toprung.arrays.base import HOST, Home, Operand
+from toprung.arrays.sessions import session_at
 from toprung.arrays.torch import adapter
 from toprung.blas import idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
+from toprung.blas.ranges import AXES, Operands, around
 from toprung.errors import ToprungError, Unfinished
-from toprung.forks import in_child, renewed
+from toprung.forks import renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
 from toprung.kernels.cost_model import PLAIN_RATE
@@ -107,7 +109,7 @@ class Entry(CountedEntry):
         self.modules: dict[tuple[str, bool], int] = {}
         self.counter = ctypes.c_int64()
         self.taking: bridge.Taking | None = None
-        self.operands: ranges.Operands | None = None
+        self.operands: Operands | None = None
         self.kin: ranges.Kin | None = None
 
     @property
@@ -171,18 +173,20 @@ class Products(CountedProducts[Entry]):
             self.settle(entry, bridge.TAKEN)
 
     def cover(self, kin: ranges.Kin, calls: int = 0) -> None:
-        """Have the bridge decide products like the one that is being looked at by their ranges, and leave this many others."""
+        """Have the bridge decide products by the ranges of their sizes, and leave this many others."""
         native = bridge.library()
         assert native is not None
-        natives = [one.native for one in kin.ranges]
-        _covering.update((ctypes.addressof(one.native), (self, one)) for one in kin.ranges)
-        every = (ctypes.POINTER(bridge.Range) * len(natives))(*map(ctypes.pointer, natives))
-        native.toprung_cover(self.state, kin.axis, every, len(natives), calls)
+        with _building:
+            natives = [one.native for one in kin.ranges]
+            _covering.update((ctypes.addressof(one.native), (self, one)) for one in kin.ranges)
+            every = (ctypes.POINTER(bridge.Range) * len(natives))(*map(ctypes.pointer, natives))
+            kin.key.words[0] = self.state.number
+            native.toprung_cover(self.state, kin.key, every, len(natives), calls)
 
     def within(self, entry: Entry) -> bool:
         """Have an entry be decided by the range of sizes that it lies in; return False if there is none."""
         assert entry.operands is not None
-        for axis in ranges.AXES if self.kin else ():
+        for axis in AXES if self.kin else ():
             kin, size = self.kin.get((entry.op, entry.operands.kin(axis))), entry.operands.size(axis)
             found = kin and kin.find(size)
             if not found:
@@ -193,23 +197,40 @@ class Products(CountedProducts[Entry]):
                 call = found.at(size) if found.call is not None else None
             except ToprungError:
                 return False
-            entry.kin, entry.fused, entry.why, entry.call, entry.job = kin, found.entry.fused, found.why, call, None
+            entry.kin, entry.fused, entry.why, entry.call, entry.job = kin, bool(found.native.fused), found.why, call, None
             return True
         return False
 
-    def range_of(self, entry: Entry) -> None:
-        """Prepare an entry, and find the range of sizes that it lies in."""
-        operands, kin = entry.operands, entry.kin
+    def range_of(self, entry: Entry, size: int = 0, step: int = 0) -> None:
+        """Prepare an entry by the range of sizes that it lies in, or find that of another size; then those behind it.
+
+        Parameters
+        ----------
+        size, step : another size than the entry's, and whether greater or smaller ones follow: 1 or -1
+        """
+        operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
+        own, like = operands.size(kin.axis), operands.kin(kin.axis)
         with _building:
-            if self.within(entry):
+            if not step and self.within(entry):
                 return
-        call, why, size, like = *_prepare(entry, self.settings), operands.size(kin.axis), operands.kin(kin.axis)
-        made = ranges.only(entry, kin.axis, size)
+            while step and (known := kin.find(size)):
+                size = known.last + 1 if step > 0 else known.first - 1
+        # a program that has met a size will meet smaller ones that are worth it, and larger ones of its order
+        least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
+        if step and (not self.kin or not max(least, 2) <= size <= 1 << (own - 1).bit_length()):
+            return
+        there = operands.at(kin.axis, size) if step else operands
         try:
-            made = ranges.around(entry, operands, kin.axis, call, why, self.settings.own)
+            session = session_at(there.a.operand.home, there.a.operand.queue)
+            arguments = session.device, there, kin.axis, "" if settings.own else "PyTorch's own"
+            made = kin.around(entry, there, session, *background.HERE.ask(around, *arguments))
         except Exception as error:
             _failed(entry, error)
+            made = kin.around(entry, there)
+        unknown = made.native.verdict == bridge.UNKNOWN
+        if unknown and step:
+            return
         with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
             for one in self.entries.every():
                 if one is entry or one.op != entry.op or one.operands is None or one.operands.kin(kin.axis) != like:
@@ -217,8 +238,14 @@ class Products(CountedProducts[Entry]):
                 size = one.operands.size(kin.axis)
                 decided = one.call is not None or (one.job is not None and one.job.begun)
                 if decided and made.first <= size <= made.last and not kin.find(size):
-                    kin.ranges.append(ranges.only(one, kin.axis, size))
+                    kin.ranges.append(kin.around(one, one.operands))
             kin.ranges.append(made)
+        if not step and not self.within(entry):
+            _prepare(entry, settings)
+        self.cover(kin)
+        for way in (step,) if step else () if unknown else (1, -1):
+            work = functools.partial(self.range_of, entry, made.last + 1 if way > 0 else made.first - 1, way)
+            background.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
 
     def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
         """Count products of a size that the bridge took by a range."""
@@ -236,12 +263,13 @@ class Products(CountedProducts[Entry]):
         if forget:
             self._settled = set()  # before the verdicts are unknown: what is settled from then on must be found here
             self.state.forget()
-        idle = [at for at, (its, one) in _covering.items() if forget and its is self and bridge.is_idle(one.native)]
-        for at, size, count in bridge.counted():
-            its, one = _covering[at]
-            its.counted_in(one, size, count)
-        for at in idle:
-            del _covering[at]
+        with _building:
+            idle = [at for at, (its, one) in _covering.items() if forget and its is self and bridge.is_idle(one.native)]
+            for at, size, count in bridge.counted():
+                its, one = _covering[at]
+                its.counted_in(one, size, count)
+            for at in idle:
+                del _covering[at]
         for entry in list(settled):
             entry.left += bridge.drained(entry.counter)
             if entry.taking is not None:
@@ -361,8 +389,6 @@ def multiply(
                 kin = entry.kin
                 left = entry.left if kin is None else kin.left
                 more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - left - 1
-                if kin is not None and kin.job is not None and not kin.job.done.is_set():
-                    more = max(more, ranges.FEW)
                 if more > 0:  # calls before it is prepared; infinite until it is known what the first kernel took
                     entry.left += 1
                     calls = math.ceil(min(more, ASKED * PAYS / work))
@@ -374,9 +400,9 @@ def multiply(
                     if products.within(entry):
                         job.done.set()
                     else:
-                        if kin is not None:
-                            kin.job = job
                         background.begin(job)
+                        if kin is not None:  # others wait for this one
+                            products.cover(kin, bridge.ALWAYS)
             # take over what has been prepared; wait for it where the result must not depend on time
             if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
                 entry.job = None
@@ -468,19 +494,17 @@ def _new(
         else:
             c = _view(result, "cuda" if a.is_cuda else HOST)
         added = 0.0 if bias is not result or result is None or beta == 0 else 1.0 if beta == 1 else 2.0
-        if a.is_cuda:
-            common(a.get_device(), settings)
         entry.why = "its kernel is prepared once such products have taken as long as that takes"
         # a bias of its own is read in the product's launch, where the kernel can do that
         apart = None
         if bias is not None and bias is not result:
             apart = bias.expand(shape).stride()
-        entry.operands = ranges.Operands(*views, c, added, apart, activation, How(op, settings.precision, settings.own))
+        entry.operands = Operands(*views, c, added, apart, activation, How(op, settings.precision, settings.own))
         if not products.within(entry):
-            native = bridge.library()
+            native, kin = bridge.library(), bridge.Key()
             work: Callable[[], object] = functools.partial(_prepare, entry, settings)
-            if native is not None and (axis := native.toprung_axis()) >= 0:
-                entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis))
+            if native is not None and (axis := native.toprung_axis(kin)) >= 0:
+                entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis, kin))
                 work = functools.partial(products.range_of, entry)
             entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
     with _building:  # another thread may have met it meanwhile: one of two entries would lose its counts
@@ -567,8 +591,8 @@ def _failed(entry: Entry, error: Exception) -> None:
             traceback.print_exc()
 
 
-def _prepare(entry: Entry, settings: Settings) -> tuple[Call | None, str]:
-    """Select, compile and load what computes a product, or note why PyTorch's own is better; return both."""
+def _prepare(entry: Entry, settings: Settings) -> None:
+    """Select, compile and load what computes a product, or note why PyTorch's own is better."""
     assert entry.operands is not None
     a, b, c, beta, bias, activation, how = entry.operands
     try:
@@ -580,11 +604,10 @@ def _prepare(entry: Entry, settings: Settings) -> tuple[Call | None, str]:
         entry.fused, call = together is not None, together or call
     except Exception as error:
         _failed(entry, error)
-        return None, entry.why
+        return
     entry.why = why
     if not why:
         entry.call = call
-    return call, why
 
 
 def gpus() -> int:
@@ -592,41 +615,13 @@ def gpus() -> int:
     return int(torch.cuda.device_count()) if torch.version.cuda else 0
 
 
-# kernels that most programs want
-
-
-COMMON = (
-    (4096, 4096, 4096), (4096, 1024, 1024), (1024, 1024, 1024), (4096, 3072, 1024), (4096, 1024, 4096), (4096, 768, 3072),
-    (2048, 2048, 512), (16384, 1024, 256), (512, 4096, 4096),
-)  # fmt: skip
-"""M, N and K of products whose kernels are built for a device before anybody asks: layers of transformers, and squares."""
-
-_built: set[tuple[int, Settings]] = set()
-in_child(_built.clear)
 _building = renewed(threading.RLock())
 
 
-def common(number: int, settings: Settings) -> None:
-    """Have the kernels of common products built for a CUDA device, once for a process, behind what is asked for now."""
-    with _building:
-        if (number, settings) in _built:
-            return
-        _built.add((number, settings))
+def tell(number: int, settings: Settings) -> None:
+    """Say why most products on a CUDA device stay PyTorch's, if they do."""
     if not settings.own and settings.precision != "fp32":
         idle.tell("PyTorch", gpus, number)
-    home = Home("cuda", number)
-    for rows, cols, depth in COMMON:
-        # forward, and both gradients
-        for turned_a, turned_b in ((False, True), (False, False), (True, False)):
-            (a, b, c) = (
-                _placed((m, n), (1, m) if turned else (n, 1), home, 0, None)
-                for m, n, turned in ((rows, depth, turned_a), (depth, cols, turned_b), (rows, cols, False))
-            )
-            entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
-            entry.operands = ranges.Operands(a, b, c, 0.0, None, "", How("mm", settings.precision, settings.own))
-            work = functools.partial(_prepare, entry, settings)
-            job = background.Job(work, f"the kernel of mm {rows}×{cols}×{depth} on cuda:{number}")
-            background.begin(job, background.LATER)
 
 
 def wait(seconds: float | None = None) -> bool:

@@ -1,113 +1,22 @@
-"""Ranges of sizes: products that differ from known ones in one size alone need no selection, no compiling and no Python.
+"""Ranges of sizes as the bridge has them: products that differ from known ones in one size alone enter no Python.
 
 A program whose batch sizes, sequence lengths or graphs change meets a new kind of product in each step. Once a few that differ in
-one size have been met, ``around`` plans some more of them, and finds for which sizes between the same configuration is right and
-how the plan follows from the size. The bridge makes the plan of any other size there from that.
+one size have been met, ``blas.ranges`` finds for which sizes one configuration is right. The bridge makes the plans of those.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from toprung.backends import native_plan
-from toprung.backends.cuda import CUDASession
-from toprung.backends.forms import Fitted, Words, fitted
-from toprung.backends.plan import Plan
-from toprung.blas.installed import not_faster
-from toprung.blas.operands import How, View
+from toprung.backends.forms import Words
 from toprung.blas.product import OnDevice
-from toprung.dispatch import ranking
-from toprung.dispatch.select import select
+from toprung.blas.ranges import Around, Operands, words_of
 from toprung.dispatch.selection import Selection
-from toprung.errors import ToprungError
 from toprung.execute.executable import Executable
-from toprung.gemm.lowering import Program, epilogue_of, lower
-from toprung.gemm.overlap import span
-from toprung.kernels.hopper import Counter
-from toprung.kernels.launch import launches_of
-from toprung.torch import background, bridge
-
-AXES = ROWS, DEPTH, BATCH = range(3)
-"""Sizes that may differ, as ``Axis`` in ``bridge.cpp``: rows of A and C, columns of A and rows of B, and matrices of a batch."""
-
-NEAR = 1.05
-"""Most that the configuration of a range may take for one of its sizes, by the cost model, in times of the best."""
-
-NARROWER = 4
-"""Factor by which the next range that is tried is narrower."""
-
-NARROWEST = 8
-"""Sizes of the narrowest range that is tried."""
-
-FEW = 4
-"""Calls with other sizes that are PyTorch's before Python is asked again, while a range is looked for."""
-
-
-def resized(
-    shape: tuple[int, ...], strides: tuple[int, ...], dim: int | None, size: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and strides with another size along a dimension; matrices without gaps between them have none then, either."""
-    made = list(shape)
-    if dim is not None:
-        made[dim] = size
-    if len(shape) == 3 and strides[0] == shape[1] * shape[2]:
-        strides = (made[1] * made[2], *strides[1:])
-    return tuple(made), strides
-
-
-class Operands(NamedTuple):
-    """All that decides a product; ``bias`` has the strides, in C's shape, of what its own launch may add."""
-
-    a: View
-    b: View
-    c: View
-    beta: float
-    bias: tuple[int, ...] | None
-    activation: str
-    how: How
-
-    def size(self, axis: int) -> int:
-        """Return the size along an axis; 0 where a range would make no sense."""
-        if axis == BATCH and len(self.b.shape) < 3:
-            return 0
-        size = self.a.shape[(-2, -1, 0)[axis]]
-        return size if size > 1 else 0
-
-    def at(self, axis: int, size: int) -> Operands:
-        """Return the product with another size."""
-        dims = ((-2, None, -2), (-1, -2, None), (0, 0, 0))[axis]
-
-        def other(view: View, dim: int | None) -> View:
-            shape, strides = resized(view.shape, view.strides, dim, size)
-            return replace(view, shape=shape, strides=strides)
-
-        bias = self.bias and resized(self.c.shape, self.bias, dims[2], size)[1]
-        a, b, c = map(other, self[:3], dims)
-        return self._replace(a=a, b=b, c=c, bias=bias)
-
-    def kin(self, axis: int) -> Hashable:
-        """Return what products that differ in the size along an axis share."""
-        there = self.at(axis, -1)
-        return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
-
-    def text(self) -> str:
-        """Return batch, M, N and K as readable text."""
-        batch = f"{self.a.shape[0]}×" if len(self.a.shape) == 3 else ""
-        return f"{batch}{self.a.shape[-2]}×{self.b.shape[-1]}×{self.a.shape[-1]}"
-
-    def program(self, fused: bool) -> Program | None:
-        """Return the product as one launch on the operands as they are, ``fused`` with what is added; None if it is none."""
-        program = lower(self.a.layout, self.b.layout, self.c.layout, self.beta, True)
-        if not program.is_direct or not fused:
-            return program if program.is_direct else None
-        (desc,) = program.descs
-        epilogue = epilogue_of(desc, self.c.shape, self.c.strides, self.bias, self.activation)
-        return None if epilogue is None else Program.of(desc, epilogue)
+from toprung.torch import bridge
 
 
 class Range(NamedTuple):
@@ -115,7 +24,7 @@ class Range(NamedTuple):
 
     Attributes
     ----------
-    entry : the product that it was found from
+    entry : a product that differs from them in the size alone
     axis : what differs
     first, last : least and greatest size
     call : what computes the product; None where PyTorch's own does
@@ -137,12 +46,8 @@ class Range(NamedTuple):
         Raises as ``Executable`` does.
         """
         assert self.call is not None
-        there = self.entry.operands.at(self.axis, size)
-        program = there.program(self.entry.fused)
-        assert program is not None
         (selection,) = self.call.executable.selections.values()
-        made = Executable(self.call.executable.session, program, {program.descs[0]: selection})
-        return OnDevice(made, there.a, there.b, there.c, there.how)
+        return started(self.call.executable.session, self.entry.operands.at(self.axis, size), bool(self.native.fused), selection)
 
 
 @dataclass(eq=False)
@@ -151,101 +56,57 @@ class Kin:
 
     Attributes
     ----------
+    key : as the bridge has them
     left : calls that were PyTorch's before a range was looked for
-    job : the last preparation of a range, to come, under way or done
     ranges : the first that has a size is its
+    calls : products of the ranges, each with the words of its plan as they are here and as they were planned
     """
 
     axis: int
+    key: bridge.Key
     left: int = 0
-    job: background.Job | None = None
     ranges: list[Range] = field(default_factory=list)
+    calls: list[tuple[OnDevice, Words, Words]] = field(default_factory=list)
 
     def find(self, size: int) -> Range | None:
         """Return the range of a size; None if there is none."""
         return next((one for one in self.ranges if one.first <= size <= one.last), None)
 
+    def around(self, entry: Any, operands: Operands, session: Any = None, found: Around | None = None) -> Range:
+        """Return the range of a product; of its size alone, for Python to decide, if no plan serves any other."""
+        size = operands.size(self.axis)
+        if found is None or found.made is None or found.selection.unproven is not None:
+            native = bridge.Range(first=size, last=size, verdict=bridge.UNKNOWN)
+            return Range(entry, self.axis, size, size, None, "", native)
+        fitted = found.made
+        call = None if found.why else self._call(operands, session, found)
+        if call is not None:
+            # where a plan here differs from what was planned elsewhere it has an address
+            _, ours, planned = call
+            fitted = fitted._replace(words=np.where(ours != planned, ours, fitted.words))
+        native = bridge.Range.of(fitted, bridge.LEFT if found.why else bridge.TAKEN, found.fused, entry.op)
+        return Range(entry, self.axis, fitted.first, fitted.last, call and call[0], found.why, native)
 
-def only(entry: Any, axis: int, size: int) -> Range:
-    """Return the range of one size, which is for Python to decide."""
-    return Range(entry, axis, size, size, None, "", bridge.Range(first=size, last=size, verdict=bridge.UNKNOWN))
+    def _call(self, operands: Operands, session: Any, found: Around) -> tuple[OnDevice, Words, Words]:
+        """Return a product with the same kernels as the one that was found, with both words of its plan."""
+        for one in self.calls:
+            call, ours, planned = one
+            (known,) = call.executable.selections.values()
+            same = known.candidate == found.selection.candidate and len(planned) == len(found.words)
+            if same and np.array_equal(planned[ours != planned], found.words[ours != planned]):
+                return one
+        call = started(session, operands, found.fused, found.selection)
+        one = call, words_of(session, call.executable.plan, operands), found.words
+        self.calls.append(one)
+        return one
 
 
-def around(entry: Any, operands: Operands, axis: int, call: Any, why: str, own: bool) -> Range:
-    """Return the range of a product's size; of that size alone if no plan serves any other.
+def started(session: Any, operands: Operands, fused: bool, selection: Selection) -> OnDevice:
+    """Return what computes a product by a selection.
 
-    Parameters
-    ----------
-    call : what would compute the product
-    why : reason why PyTorch's own is better; empty if ``call`` is
-    own : True if it is never asked whether PyTorch's is faster
+    Raises as ``Executable`` does.
     """
-    size = operands.size(axis)
-    session = call.executable.session if isinstance(call, OnDevice) else None
-    if not isinstance(session, CUDASession) or operands.program(entry.fused) is None:
-        return only(entry, axis, size)
-    base = call.executable.plan
-    (selection,) = call.executable.selections.values()
-
-    def words(n: int) -> Words | None:
-        there = operands.at(axis, n)
-        if (program := there.program(entry.fused)) is None:
-            return None
-        (desc,) = program.descs
-        try:
-            found = select(session.device, desc, operands.how.own, operands.how.precision)
-            if bool(why) != (not own and bool(not_faster(session.device, desc, found, ""))):
-                return None
-            if why:
-                return np.zeros(0, np.int64)
-            if found.candidate != selection.candidate and not is_near(session, desc, found, selection):
-                return None
-            plan = launches_of(session, desc, selection.family, selection.config, program.epilogue).plan
-            reach = (x for v in there[:3] for x in span(0, v.shape, v.strides, v.operand.size))
-            head = np.array((plan.lent_bytes, *reach), np.int64)
-            return np.concatenate((head, np.array(native_plan.words_of(session, counted(plan, base)), np.uint64).view(np.int64)))
-        except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
-            return None
-
-    made = widest(words, size)
-    if made is None:
-        return only(entry, axis, size)
-    native = bridge.Range.of(made, bridge.LEFT if why else bridge.TAKEN, entry.fused, entry.op)
-    return Range(entry, axis, made.first, made.last, None if why else call, why, native)
-
-
-def is_near(session: CUDASession, desc: Any, found: Selection, selection: Selection) -> bool:
-    """Return True if a configuration is about as fast as the one that was selected, by its model, and as accurate."""
-    if found.weighed or found.unproven or found.precision != selection.precision or selection.family.supports(session.device, desc):
-        return False
-    loss, _ = ranking.losses(session.device, desc, selection.candidate)
-    return loss is not None and loss <= NEAR
-
-
-def counted(plan: Plan, base: Plan) -> Plan:
-    """Return a plan with the counters of another, which then counts for both."""
-    counters = ([one.buffer for one in some.kept if isinstance(one, Counter)] for some in (plan, base))
-    instead = {id(mine): theirs for mine, theirs in zip(*counters, strict=True)}
-    launches = [one._replace(arguments=[instead.get(id(x), x) for x in one.arguments]) for one in plan.launches]
-    return plan._replace(launches=launches)
-
-
-def widest(words: Callable[[int], Words | None], size: int) -> Fitted | None:
-    """Return the plan for the widest range of sizes that is found around one; None for none.
-
-    Ranges end at multiples of powers of two, as tiles do.
-    """
-    known: dict[int, Words | None] = {}
-
-    def plan(n: int) -> Words | None:
-        if n not in known:
-            known[n] = words(n)
-        return known[n]
-
-    drawn, width = random.Random(size), 1 << max((size - 1).bit_length() - 1, 0)
-    while width >= NARROWEST:
-        first = (size - 1) // width * width + 1
-        if (made := fitted(plan, first, first + width - 1, drawn)) is not None:
-            return made
-        width //= NARROWER
-    return None
+    program = operands.program(fused)
+    assert program is not None
+    executable = Executable(session, program, {program.descs[0]: selection})
+    return OnDevice(executable, operands.a, operands.b, operands.c, operands.how)

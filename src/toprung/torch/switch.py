@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import time
 import warnings
 from collections import deque
@@ -13,6 +15,7 @@ import torch
 
 from toprung.blas import idle
 from toprung.blas.switch import Block, Switch
+from toprung.kernels.registry import families
 from toprung.torch import bridge, caches, products
 from toprung.torch.modules import Modules
 from toprung.torch.overloads import OVERLOADS, form, kernel
@@ -85,10 +88,14 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
     caches.tag(active)
     if active is not None and "cpu" not in active.device_types:
         gains = not idle.tell("PyTorch", products.gpus)
+        if gains:  # what kernels are prepared with: imports while the program computes would take its lock
+            families()
+            with contextlib.suppress(ImportError):
+                importlib.import_module("cuda.core")
         if gains and (why := bridge.missing()):
             idle.say("overrides", f"products that stay PyTorch's ({torch.__version__}) enter Python: {why}")
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
-        products.common(torch.cuda.current_device(), active)
+        products.tell(torch.cuda.current_device(), active)
 
 
 _switch = Switch(_apply)

@@ -1,0 +1,229 @@
+"""Ranges of sizes: products that differ in one size alone, for which one configuration is right and a plan follows from the size.
+
+``around`` selects for a product, plans some more of those that differ from it in one size, and finds for which sizes between the
+same configuration is right, and how the words of the plan follow from the size. No device is needed: another process can do it.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toprung.backends import native_plan
+from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.backends.cuda import CUDASession
+from toprung.backends.forms import Fitted, Words, fitted
+from toprung.backends.plan import Plan
+from toprung.blas.installed import not_faster
+from toprung.blas.operands import How, View
+from toprung.device import Device
+from toprung.dispatch import ranking
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Selection
+from toprung.errors import ToprungError
+from toprung.gemm.lowering import Program, epilogue_of, lower
+from toprung.gemm.overlap import span
+from toprung.kernels import build
+from toprung.kernels.launch import launches_of
+
+AXES = ROWS, DEPTH, BATCH = range(3)
+"""Sizes that may differ, as ``Axis`` in ``bridge.cpp``: rows of A and C, columns of A and rows of B, and matrices of a batch."""
+
+NEAR = 1.05
+"""Most that the configuration of a range may take for one of its sizes, by the cost model, in times of the best."""
+
+NARROWER = 4
+"""Factor by which the next range that is tried is narrower."""
+
+NARROWEST = 8
+"""Sizes of the narrowest range that is tried."""
+
+
+def resized(
+    shape: tuple[int, ...], strides: tuple[int, ...], dim: int | None, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides with another size along a dimension; matrices without gaps between them have none then, either."""
+    made = list(shape)
+    if dim is not None:
+        made[dim] = size
+    if len(shape) == 3 and strides[0] == shape[1] * shape[2]:
+        strides = (made[1] * made[2], *strides[1:])
+    return tuple(made), strides
+
+
+class Operands(NamedTuple):
+    """All that decides a product; ``bias`` has the strides, in C's shape, of what its own launch may add."""
+
+    a: View
+    b: View
+    c: View
+    beta: float
+    bias: tuple[int, ...] | None
+    activation: str
+    how: How
+
+    def size(self, axis: int) -> int:
+        """Return the size along an axis; 0 where a range would make no sense."""
+        if axis == BATCH and len(self.b.shape) < 3:
+            return 0
+        size = self.a.shape[(-2, -1, 0)[axis]]
+        return size if size > 1 else 0
+
+    def at(self, axis: int, size: int) -> Operands:
+        """Return the product with another size."""
+        dims = ((-2, None, -2), (-1, -2, None), (0, 0, 0))[axis]
+
+        def other(view: View, dim: int | None) -> View:
+            shape, strides = resized(view.shape, view.strides, dim, size)
+            return replace(view, shape=shape, strides=strides)
+
+        bias = self.bias and resized(self.c.shape, self.bias, dims[2], size)[1]
+        a, b, c = map(other, self[:3], dims)
+        return self._replace(a=a, b=b, c=c, bias=bias)
+
+    def kin(self, axis: int) -> Hashable:
+        """Return what products that differ in the size along an axis share."""
+        there = self.at(axis, -1)
+        return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
+
+    def text(self) -> str:
+        """Return batch, M, N and K as readable text."""
+        batch = f"{self.a.shape[0]}×" if len(self.a.shape) == 3 else ""
+        return f"{batch}{self.a.shape[-2]}×{self.b.shape[-1]}×{self.a.shape[-1]}"
+
+    def program(self, fused: bool) -> Program | None:
+        """Return the product as one launch on the operands as they are, ``fused`` with what is added; None if it is none."""
+        program = lower(self.a.layout, self.b.layout, self.c.layout, self.beta, True)
+        if not program.is_direct or not fused:
+            return program if program.is_direct else None
+        (desc,) = program.descs
+        epilogue = epilogue_of(desc, self.c.shape, self.c.strides, self.bias, self.activation)
+        return None if epilogue is None else Program.of(desc, epilogue)
+
+
+class Planned(CUDASession):
+    """A session of a GPU for which products are planned: nothing is compiled or loaded, and addresses of memory are 0."""
+
+    _context, _can_overlap = 0, False
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def compile(self, source: Source) -> bytes:
+        return b""
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        function = int(build.key_of(source, "")[:15], 16)  # plans with other kernels have other words
+        return SimpleNamespace(source=source, function=function, dynamic=source.defines.get(DYNAMIC_SHARED, 0), largest=1024)
+
+    def allocate(self, nbytes: int) -> Any:
+        return SimpleNamespace(handle=0, part=lambda offset, size: self.allocate(size))
+
+    def upload(self, buffer: Any, array: Any) -> None: ...
+
+
+planned = functools.cache(Planned)
+
+
+class Around(NamedTuple):
+    """A product's selection, and the sizes for which it is right.
+
+    Attributes
+    ----------
+    why : reason why what the arrays' library runs by itself is as fast; empty if it is not
+    fused : True if the product's own launch adds the bias, and computes the activation
+    words : words of the product's plan as ``Planned`` has it; none with ``why``
+    made : plan of all the sizes; None if no plan serves any other
+    """
+
+    selection: Selection
+    why: str
+    fused: bool
+    words: Words
+    made: Fitted | None
+
+
+def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
+    """Return a plan as ``Taking`` in ``bridge.cpp`` has it: bytes of scratch memory, the operands' reach, and the plan's words."""
+    reach = (x for v in operands[:3] for x in span(0, v.shape, v.strides, v.operand.size))
+    head = np.array((plan.lent_bytes, *reach), np.int64)
+    return np.concatenate((head, np.array(native_plan.words_of(session, plan), np.uint64).view(np.int64)))
+
+
+def around(device: Device, operands: Operands, axis: int, theirs: str) -> tuple[Around, ...]:
+    """Select for a product, and find the sizes along an axis for which the selection is right; nothing if it is not one launch.
+
+    Parameters
+    ----------
+    theirs : name of what runs the product otherwise, if that may be as fast; empty if that is never asked
+    """
+    session, how = planned(device), operands.how
+
+    def decided(program: Program) -> tuple[Selection, str]:
+        found = select(device, program.descs[0], how.own, how.precision)
+        return found, not_faster(device, program.descs[0], found, theirs) if theirs else ""
+
+    if (program := operands.program(False)) is None:
+        return ()
+    selection, why = decided(program)
+    apart = operands.program(operands.bias is not None and len(operands.bias) == len(operands.c.shape))
+    fused = not why and apart is not None and apart.epilogue is not None and apart.epilogue.needs <= selection.family.epilogues
+
+    def words(size: int) -> Words | None:
+        there = operands.at(axis, size)
+        if (program := there.program(fused)) is None:
+            return None
+        try:
+            found, slower = decided(program)
+            if bool(why) != bool(slower):
+                return None
+            if why:
+                return np.zeros(0, np.int64)
+            (desc,) = program.descs
+            if found.candidate != selection.candidate and not is_near(device, desc, found, selection):
+                return None
+            plan = launches_of(session, desc, selection.family, selection.config, program.epilogue).plan
+            return words_of(session, plan, there)
+        except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
+            return None
+
+    here = words(size := operands.size(axis))
+    return (Around(selection, why, fused, here, widest(words, size)),) if here is not None else ()
+
+
+def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:
+    """Return True if a configuration is about as fast as the one that was selected, by its model, and as accurate."""
+    if found.weighed or found.unproven or found.precision != selection.precision or selection.family.supports(device, desc):
+        return False
+    loss, _ = ranking.losses(device, desc, selection.candidate)
+    return loss is not None and loss <= NEAR
+
+
+def widest(words: Callable[[int], Words | None], size: int) -> Fitted | None:
+    """Return the plan for the widest range of sizes that is found around one; None for none.
+
+    Ranges end at multiples of powers of two, as tiles do.
+    """
+    known: dict[int, Words | None] = {}
+
+    def plan(n: int) -> Words | None:
+        if n not in known:
+            known[n] = words(n)
+        return known[n]
+
+    drawn, width = random.Random(size), 1 << max((size - 1).bit_length() - 1, 0)
+    while width >= NARROWEST:
+        first = (size - 1) // width * width + 1
+        if (made := fitted(plan, first, first + width - 1, drawn)) is not None:
+            return made
+        width //= NARROWER
+    return None
