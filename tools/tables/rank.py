@@ -2,20 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.errors import BadRecord
+from toprung.gemm.desc import GemmDesc, described
 from toprung.lab.bounds.arch import card
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.rank import Machine, machine
+from toprung.lab.bounds.rank import Code, Machine, machine, predict
 from toprung.lab.harness.results import read
 from toprung.lab.probe import store
 from toprung.report.plot import check, matplotlib_pyplot, save
-from toprung.tune.ranking import TOP, WITHOUT, Agreement, agreement, predictions, timed, without
+from toprung.tile import Tile
 
 CHOSEN, SPILLED, FIRST = "#3182bd", "#bdbdbd", "#d95f0e"
+
+
+Numbers = NDArray[np.float64]
+
+TOP = 10
+"""Number of tiles that a tuner tries first."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of a model's predictions with measured times.
+
+    Attributes
+    ----------
+    spearman, quartile : rank correlation of all tiles, and of the quartile with the fastest measured times
+    top : best measured time among the model's ``TOP`` first tiles / best measured time of all
+    spread : standard deviation of the natural logarithm of measured / predicted
+    """
+
+    spearman: float
+    quartile: float
+    top: float
+    spread: float
+
+
+def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreement:
+    """Return the agreement of predicted with measured seconds of the same tiles."""
+    p, m = np.array(predicted), np.array(measured)
+    fast = np.argsort(m, kind="stable")[: len(m) // 4]
+    first = np.argsort(p, kind="stable")[:TOP]
+    return Agreement(spearman(p, m), spearman(p[fast], m[fast]), float(m[first].min() / m.min()), float(np.std(np.log(m / p))))
+
+
+def spearman(a: Numbers, b: Numbers) -> float:
+    """Return the rank correlation of two sequences; equal values share the mean of their ranks."""
+    x, y = (np.array([np.sum(v < one) + (np.sum(v == one) - 1) / 2 for one in v]) for v in (a, b))
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One timed tile of a result file of ``benchmarks/rank.py``."""
+
+    tile: Tile
+    options: Mapping[str, int]
+    code: Code
+    seconds: float
+
+
+def timed(record: Mapping[str, Any]) -> Iterator[tuple[GemmDesc, list[Timed]]]:
+    """Yield each problem of a result file of ``benchmarks/rank.py`` with the tiles that were timed.
+
+    Raises
+    ------
+    BadRecord
+        the file is of another kind, or damaged
+    """
+    try:
+        for entry in record["problems"]:
+            p = entry["problem"]
+            rows = [
+                Timed(Tile(**t["tile"]), t["options"], Code.read(t["code"]), statistics.median(t["seconds"]))
+                for t in entry["tiles"]
+                if t["seconds"]
+            ]
+            yield cast(GemmDesc, described({"routine": "gemm", **p})), rows
+    except (KeyError, TypeError) as error:
+        raise BadRecord(f"this is no record of ranked tiles ({type(error).__name__}: {error}): run benchmarks/rank.py") from None
+
+
+def predictions(on: Machine, desc: GemmDesc, rows: Sequence[Timed], compiled: bool = True) -> list[float]:
+    """Return the predicted seconds of timed tiles, from the compiled code or, without ``compiled``, from the configuration."""
+    return [predict(on, desc, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
+
+
+WITHOUT: Mapping[str, Callable[[Machine, Code], tuple[Machine, Code]]] = MappingProxyType({
+    "turns of shared memory": lambda on, code: (replace(on, shared=math.inf), code),
+    "registers of one bank": lambda on, code: (on, replace(code, extra_cycles=0)),
+    "spills": lambda on, code: (on, replace(code, local_accesses=0, instructions=code.instructions - code.local_accesses)),
+    "latencies and barriers": lambda on, code: (
+        replace(on, waits=dict.fromkeys(on.waits, 0.0), barriers=dict.fromkeys(on.barriers, 0.0)), code
+    ),
+    "the shared cache and memory": lambda on, code: (
+        replace(on, near=math.inf, far=math.inf, near_copy=math.inf, far_copy=math.inf), code
+    ),
+})  # fmt: skip
+"""Ablations of the model: by the name of a part, a function that removes the device's limit there, or the code's need of it."""
+
+
+def without(part: str, on: Machine, desc: GemmDesc, rows: Sequence[Timed]) -> list[float]:
+    """Return the predicted seconds of timed tiles by the model without one of its parts (see ``WITHOUT``)."""
+    changed = [(t, *WITHOUT[part](on, t.code)) for t in rows]
+    return [predict(other, desc, t.tile, t.options, code).seconds for t, other, code in changed]
 
 
 def machine_of(path: Path) -> Machine:
