@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from toprung.device import Device
 from toprung.dispatch.ranking import Predicted, against_fp32, ranked
-from toprung.dispatch.selection import Candidate, PassedOver, Selection
+from toprung.dispatch.selection import Candidate, Others, Selection
 from toprung.gemm.desc import Desc
 from toprung.kernels.base import KernelFamily
 
@@ -20,17 +20,16 @@ def select_own(device: Device, desc: Desc, precision: str = "fp32", order: list[
     best, *others = order or ranked(device, desc, precision)
     first: dict[KernelFamily, Predicted] = {}
     for one in others:
-        if one.candidate.family is not best.candidate.family and one.seconds < math.inf:
-            first.setdefault(one.candidate.family, one)
+        if one.family is not best.family and one.seconds < math.inf:
+            first.setdefault(one.family, one)
     named = list(first.values())
     named += [p for p in others if p not in named and p.seconds < math.inf][: max(0, SHOWN - len(named))]
-    passed = tuple([(str(p.candidate), f"{p.seconds / best.seconds:.2f} times as long by the cost model") for p in named])
-    return selection(device, desc, best.candidate, passed)
+    return selection(device, desc, best, tuple([(p, p.seconds / best.seconds) for p in named]))
 
 
-def selection(device: Device, desc: Desc, candidate: Candidate, passed: PassedOver = ()) -> Selection:
+def selection(device: Device, desc: Desc, of: Predicted, others: Others = ()) -> Selection:
     """Return a candidate with its family's reason."""
-    return Selection(candidate, candidate.family.reason(device, desc, candidate.config), passed)
+    return Selection(of.candidate, of.family.reason(device, desc, of.config), others)
 
 
 def first_candidates(device: Device, desc: Desc, most: int) -> list[Candidate]:

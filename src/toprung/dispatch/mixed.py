@@ -8,7 +8,7 @@ from dataclasses import replace
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.select import FASTER
-from toprung.dispatch.selection import Candidate, Selection
+from toprung.dispatch.selection import Selection
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels.registry import families
 
@@ -29,12 +29,10 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
         return why
     ours, converted = order[0], converted_seconds(device, desc, _classes(precision))
     if converted < ours.seconds:
-        return (
-            f"as that is predicted to take {converted * 1e6:.0f} us with the product, and {ours.candidate} {ours.seconds * 1e6:.0f}"
-        )
+        return f"as that is predicted to take {converted * 1e6:.0f} us with the product, and {ours} {ours.seconds * 1e6:.0f}"
     against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
     halves = [f"{name} is read as {kind}" for name, kind in (("A", desc.type_a), ("B", desc.type_b)) if kind != "float32"]
-    where = "" if ours.candidate.family.precision == "fp32" else ", on Tensor Cores"
+    where = "" if ours.family.precision == "fp32" else ", on Tensor Cores"
     return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies{where}", (against,))
 
 
@@ -52,7 +50,7 @@ def ranked(device: Device, desc: Desc, precision: str, own: bool = False) -> tup
             if reason := family.supports(device, desc):
                 reasons[reason] = None
                 continue
-            found += (ranking.Predicted(seconds, Candidate(family, c)) for seconds, c in family.weighed(device, desc))
+            found += (ranking.Predicted(seconds, family, c) for seconds, c in family.weighed(device, desc))
     why = "; ".join(reasons) or "no kernel for this device and precision takes it"
     return sorted(found, key=lambda p: p.seconds), f"as {why}"
 

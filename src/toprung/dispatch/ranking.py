@@ -13,7 +13,7 @@ from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import Desc
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelFamily
+from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.registry import families
 
 NEAR = 1.25
@@ -21,10 +21,19 @@ NEAR = 1.25
 
 
 class Predicted(NamedTuple):
-    """A candidate and its predicted seconds."""
+    """A candidate's predicted seconds, its family and configuration."""
 
     seconds: float
-    candidate: Candidate
+    family: KernelFamily
+    config: KernelConfig
+
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate."""
+        return Candidate(self.family, self.config)
+
+    def __str__(self) -> str:
+        return str(self.candidate)
 
 
 BY_SECONDS = operator.itemgetter(0)
@@ -43,14 +52,14 @@ def _members(every: tuple[KernelFamily, ...], precision: str, own: bool | None, 
 
 def able(device: Device, desc: Desc, precision: str, own: bool | None) -> tuple[KernelFamily, ...]:
     """Return those of ``members`` that support a product."""
-    ours = () if own is False else _able(device, desc, members(precision, True))
-    return ours if own else (*ours, *[one for one in members(precision, False) if not one.supports(device, desc)])
+    ours = () if own is False else [one for one, reason in reasons(device, desc, members(precision, True)).items() if not reason]
+    return tuple(ours) if own else (*ours, *[one for one in members(precision, False) if not one.supports(device, desc)])
 
 
 @functools.lru_cache(16)
-def _able(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> tuple[KernelFamily, ...]:
-    """Return those of toprung's own families that support a product, which does not change; kept: selection asks often."""
-    return tuple([one for one in of if not one.supports(device, desc)])
+def reasons(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> dict[KernelFamily, str]:
+    """Return ``supports`` of toprung's own families, which does not change; kept: selection asks often."""
+    return {one: one.supports(device, desc) for one in of}
 
 
 @functools.lru_cache(64)
@@ -58,7 +67,7 @@ def of_family(device: Device, desc: Desc, family: KernelFamily) -> tuple[Predict
     """Return a family's best candidates for a product that it supports, least predicted time first; kept: selection asks often."""
     found = []
     for seconds, config in family.weighed(device, desc):
-        found.append(Predicted(seconds, Candidate(family, config)))  # no frame of its own, as a list's would be
+        found.append(Predicted(seconds, family, config))  # no frame of its own, as a list's would be
     return tuple(sorted(found, key=BY_SECONDS))
 
 

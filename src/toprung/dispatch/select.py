@@ -9,7 +9,6 @@ import functools
 import itertools
 import math
 from collections.abc import Collection
-from dataclasses import replace
 
 from toprung.device import Device
 from toprung.dispatch import heuristic, ranking, tuned
@@ -66,7 +65,7 @@ def select(
     if precision in INSTEAD and (reason := unsuited(device, desc, precision)):
         more = INSTEAD[precision]  # at least as accurate
         found = select(device, desc, own, more, store)
-        return replace(found, why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
+        return found.beside(why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
     if precision in INSTEAD:
         return of_precision(device, desc, precision, stored)
     if precision == "fp32":
@@ -84,9 +83,9 @@ def select(
     best: KernelFamily | None = None
     passed: PassedOver = ()
     faster = faster_families(precision)
-    can = ranking.able(device, desc, faster[0].precision, True) if faster else ()
-    for family in faster:
-        reason, told = "" if family in can else family.supports(device, desc), None
+    ever = ranking.reasons(device, ORDINARY, faster)
+    for family, reason in ranking.reasons(device, desc, faster).items():
+        told = None
         if not reason and (reason := stored.failed(family)):
             without.add(family.name)
         elif not reason and precision == "auto":
@@ -99,7 +98,7 @@ def select(
         if reason:
             if told:
                 measured += ((family.precision, reason),)
-            elif precision != "auto" or not family.supports(device, ORDINARY):
+            elif precision != "auto" or not ever[family]:
                 refused += ((family.precision, reason),)
         elif best is None:
             best = family
@@ -111,11 +110,11 @@ def select(
     if best is not None:
         found = of_precision(device, desc, best.precision, stored, without)
         why = f"as accurate as fp32, on Tensor Cores, {found.why}"
-        return replace(found, why=why, passed_over=(*passed, *found.passed_over))
+        return found.beside(why=why, first=passed)
     plain_one = _fp32(device, desc, own, stored)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
-        return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
-    return replace(plain_one, passed_over=(*plain_one.passed_over, *refused, *measured))
+        return plain_one.beside(why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
+    return plain_one.beside(*refused, *measured)
 
 
 def group_family(
@@ -164,9 +163,9 @@ def of_precision(
     """
     found, passed = (stored or tuned.HERE.at(device, desc)).of_precision(precision, without)
     if found is None:
-        order = [p for p in ranking.ranked(device, desc, precision) if p.candidate.family.name not in without]
+        order = [p for p in ranking.ranked(device, desc, precision) if p.family.name not in without]
         found = heuristic.select_own(device, desc, precision, order)
-    return replace(found, passed_over=(*found.passed_over, *passed))
+    return found.beside(*passed)
 
 
 def paths(device: Device, desc: Desc, precision: str) -> tuple[str, ...]:
@@ -201,11 +200,10 @@ def faster_families(precision: str) -> tuple[KernelFamily, ...]:
 def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:
     """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed."""
     found, passed_over = stored.fp32(own)
-    found = found or heuristic.select_own(device, desc)
-    found = replace(found, passed_over=(*found.passed_over, *passed_over))
+    found, more = found or heuristic.select_own(device, desc), list[tuple[object, str | float]](passed_over)
     for family in ranking.members("fp32", own=False):
         if own:
-            found = _passed(found, family, "only kernels of ours were asked for")
+            more.append((family.name, "only kernels of ours were asked for"))
         elif not found.weighed:
             reason = family.supports(device, desc) or stored.failed(family)
             ratio = ranking.ratio(device, desc, family) if not reason else 0.0
@@ -213,13 +211,9 @@ def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:
                 theirs = heuristic.installed(device, desc)
                 assert theirs is not None
                 why = f"no measurement says that it is faster on a {problem_class(desc)} product, nor the cost model"
-                return heuristic.selection(device, desc, theirs.candidate, ((str(found), why),))
-            found = _passed(found, family, reason or f"{ratio:.2f} times as long by the cost model")
-    return found
-
-
-def _passed(found: Selection, family: KernelFamily, reason: str) -> Selection:
-    return replace(found, passed_over=(*found.passed_over, (family.name, reason)))
+                return heuristic.selection(device, desc, theirs, ((found, why),))
+            more.append((family.name, reason or ratio))
+    return found.beside(*more)
 
 
 def _asked_for(device: Device, desc: Desc, own: bool, precision: str, stored: Lookup) -> Selection:
@@ -231,6 +225,6 @@ def _asked_for(device: Device, desc: Desc, own: bool, precision: str, stored: Lo
         raise Unsupported(f"precision {precision!r} cannot be had here: {reason}; {advice}")
     if reason := unsuited(device, desc, precision):
         plain = _fp32(device, desc, own, stored)
-        return replace(plain, why=f"{reason}. {plain.why}".strip())
-    best = ranking.ranked(device, desc, precision, own=None)[0].candidate
+        return plain.beside(why=f"{reason}. {plain.why}".strip())
+    best = ranking.ranked(device, desc, precision, own=None)[0]
     return heuristic.selection(device, desc, best, ((FASTER[0], f"{precision} was asked for"),))

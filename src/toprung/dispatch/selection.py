@@ -19,6 +19,8 @@ RENAMED = {
 
 PassedOver = tuple[tuple[str, str], ...]
 """Candidates that were not taken, and why not, in pairs."""
+Others = tuple[tuple[object, "str | float"], ...]
+"""The same before anybody reads it: what prints a candidate, and the reason or how many times as long the cost model predicts."""
 
 
 class Candidate(NamedTuple):
@@ -63,7 +65,7 @@ class Selection:
     ----------
     candidate : family and configuration
     why : a sentence
-    passed_over : what else there was, and why not
+    others : what else there was, and why not
     weighed : True if what is installed was measured beside it, so that nothing more is to be decided
     unproven : the store's entry that it follows, where driver, compiler or source are others than those it was measured with;
         it may be used when ``toprung.execute.verify`` has found it right here
@@ -71,9 +73,19 @@ class Selection:
 
     candidate: Candidate
     why: str = ""
-    passed_over: PassedOver = ()
+    others: Others = ()
     weighed: bool = False
     unproven: Entry | None = field(default=None, repr=False, hash=False)
+
+    def beside(self, *others: tuple[object, str | float], why: str = "", first: Others = ()) -> Selection:
+        """Return the selection with more passed over, before what is there (``first``) and behind it, or with another reason."""
+        return Selection(self.candidate, why or self.why, (*first, *self.others, *others), self.weighed, self.unproven)
+
+    @property
+    def passed_over(self) -> PassedOver:
+        """What else there was, and why not."""
+        said = ((one, f"{why:.2f} times as long by the cost model" if isinstance(why, float) else why) for one, why in self.others)
+        return tuple([(str(one), why) for one, why in said])
 
     @property
     def family(self) -> KernelFamily:

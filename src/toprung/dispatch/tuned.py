@@ -348,7 +348,7 @@ class Lookup:
             reason = "" if exact and one.current else self._strayed(found.candidate, one)
             reason = reason or self._unmeasured(found.candidate, {e.kernel for e in mine}, without)
             if not reason:
-                return replace(found, why=f"tuned on {_where(one, exact)}: {_milliseconds(one.entry)}", passed_over=more), passed
+                return found.beside(*more, why=f"tuned on {_where(one, exact)}: {_milliseconds(one.entry)}"), passed
             passed += ((str(one), reason), *more)
         return None, passed
 
@@ -398,7 +398,7 @@ class Lookup:
                 return None, passed
             passed = ((vendor.kernel, f"{ratio:.2f} times as long when measured"), *passed)
         why = f"tuned on {where}: {_milliseconds(one.entry)}"
-        return replace(found, why=why, passed_over=passed, weighed=vendor is not None), ()
+        return Selection(found.candidate, why, passed, vendor is not None, found.unproven), ()
 
     def _first(self, entries: Sequence[Measured], exact: bool) -> tuple[tuple[Selection, Measured] | None, PassedOver]:
         """Return the first of entries of one accuracy class, fastest first, that the product can follow; and what was passed over.
@@ -460,12 +460,12 @@ class Lookup:
         Faster than each family that was measured, too: a prediction no better than that of one that lost says nothing.
         """
         order = ranking.ranked(self.device, self.desc, candidate.family.precision)
-        other = next((p for p in order if p.candidate.family.name not in measured and p.candidate.family.name not in without), None)
-        predicted = [p.seconds for p in order if p.candidate.family.name in measured]
+        other = next((p for p in order if p.family.name not in measured and p.family.name not in without), None)
+        predicted = [p.seconds for p in order if p.family.name in measured]
         ours = min([candidate.family.cost(self.device, self.desc, candidate.config), *predicted])
         if other is None or ours < CLEARLY * other.seconds:
             return ""
-        return f"{ours / other.seconds:.1f} times as long as {other.candidate} by the cost model, which was not measured there"
+        return f"{ours / other.seconds:.1f} times as long as {other} by the cost model, which was not measured there"
 
 
 class Untuned(TunedStore):

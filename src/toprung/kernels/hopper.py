@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -15,6 +16,7 @@ HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
 
 
+@functools.lru_cache(16)
 def is_hopper(device: Device) -> bool:
     """Return True for a Hopper GPU through CUDA."""
     return device.backend == "cuda" and device.arch == HOPPER

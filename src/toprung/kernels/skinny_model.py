@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -59,7 +60,7 @@ def reader(s: Skinny) -> str:
 
 def small_of(s: Skinny) -> int:
     """Return how many rows of the small operand the kernel is compiled for."""
-    return next(n for n in SMALL if n >= s.few)
+    return SMALL[bisect.bisect_left(SMALL, s.few)]
 
 
 def iteration_depth(tile: Tile) -> int:

@@ -83,7 +83,7 @@ def check_candidates(
             space = CallSpace(device, desc, precision=family.precision)
             known = {mine.candidate, *others}
             if not any(c.family is family for c in known):  # what is said of one family says nothing of another
-                others += [p.candidate for p in ranked(device, desc, family.precision) if p.candidate.family is family][:1]
+                others += [p.candidate for p in ranked(device, desc, family.precision) if p.family is family][:1]
             others += islice((c for c in space.ranked() if c not in {*known, *others}), FASTER_CANDIDATES)
     if order is not None:
         try:
@@ -104,8 +104,8 @@ def mixed_candidates(device: Device, desc: GemmDesc, precision: str, mine: Candi
 def filled(device: Device, problem: Problem, precision: str, mine: Candidate, others: list[Candidate]) -> list[Candidate]:
     """Return other candidates than the selected one, with the next of the cost models' order until there are ``CHECKED`` in all."""
     desc = problem.desc
-    able = dict.fromkeys(p.candidate.family for p in mixed.ranked(device, desc, precision)[0])  # with their best candidates alone
-    costs = (Predicted(f.cost(device, desc, c), Candidate(f, c)) for f in able for c in f.candidates(device, desc))
+    able = dict.fromkeys(p.family for p in mixed.ranked(device, desc, precision)[0])  # with their best candidates alone
+    costs = (Predicted(f.cost(device, desc, c), f, c) for f in able for c in f.candidates(device, desc))
     more = (p.candidate for p in sorted(costs, key=BY_SECONDS) if p.seconds < math.inf)
     found = dict.fromkeys((mine, *others))
     while len(found) < CHECKED and (one := next(more, None)):

@@ -176,6 +176,7 @@ def presplit(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 5, GROUP: int = 8,
     return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, split=ONE)
 
 
+@functools.lru_cache(16)
 def aligned(desc: GemmDesc) -> tuple[int, int]:
     """Return the words of 4 bytes, 1, 2 or 4, to which every row of A, and of B, is aligned; halves must lie on words."""
     batched, bytes_a, bytes_b = desc.batch > 1, ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
