@@ -65,6 +65,9 @@ def test_strides_out_and_what_stands_around_it(name: str, device: Device) -> Non
     out = whole[1:7, 2:29:3]
     assert toprung.matmul(a, b, out, bias=bias, activation="gelu", **more) is out
     assert close(out, a, b, bias, "gelu")
+    before = out.copy()
+    toprung.matmul(a, b, out, bias=out, activation="relu", **more)
+    assert close(out, a, b, before, "relu")
     out[...] = 0
     assert np.isnan(whole).sum() == 8 * 30 - 6 * 9
     into = np.full((3, 6, 9), np.nan, np.float32)

@@ -69,7 +69,7 @@ def finished(x: Any, activation: str) -> Any:
 def run(
     place: Any, way: str, shape: tuple[int, int, int], how: str, activation: str, beta: float, wild: bool = False, low: float = -1
 ) -> None:
-    """A product with D as a row, a column, a matrix that lies transposed, or nothing; C is written to its edges and never read.
+    """A product with D as a row, a column, a matrix that lies transposed, C itself or nothing. C is written to its edges.
 
     ``low``: least element of A and B; what it makes of one sign must not be biased.
     """
@@ -82,19 +82,22 @@ def run(
         a[1, 3], a[M - 1, 5] = np.inf, np.nan
     held = {
         "row": rng.uniform(-9, 9, (1, N)), "column": rng.uniform(-9, 9, (M, 1)), "matrix": rng.uniform(-9, 9, (N, M)).T,
-        "nothing": np.zeros((1, 1)), "one": rng.uniform(-9, 9, (1, 1)),
+        "itself": rng.uniform(-9, 9, (M, N)), "nothing": np.zeros((1, 1)), "one": rng.uniform(-9, 9, (1, 1)),
     }[how].astype(np.float32, order="K")  # fmt: skip
     steps = tuple(0 if n == 1 else s // 4 for n, s in zip(held.shape, held.strides, strict=True))
+    if how == "itself":  # D is C
+        steps = N + pad, 1
     epilogue = Epilogue(activation=activation) if how == "nothing" else Epilogue(True, *steps, 0, activation)
     base = np.full((M + 1) * (N + pad) + 4, np.nan, np.float32)
     first = -base.ctypes.data % 16 // 4
     c = base[first : first + M * (N + pad)].reshape(M, N + pad)
+    c[:, :N] = held if how == "itself" else np.nan
     around = [np.zeros(x.size + 4, np.float32) for x in (a, b)]  # on 16 bytes
     x, y = (m[-m.ctypes.data % 16 // 4 :][: z.size].reshape(z.shape) for m, z in zip(around, (a, b), strict=True))
     x[...], y[...] = a, b
     desc = aligned(M, N, K, 1, False, False, K, N, N + pad, align_a=4 if K % 4 == 0 else 1, align_b=4 if N % 4 == 0 else 1)
     start = family.compile(folder, desc, config, epilogue).starter()
-    begin = ctypes.c_void_p(held.ctypes.data).value if how != "nothing" else 0
+    begin = ctypes.c_void_p((c if how == "itself" else held).ctypes.data).value if how != "nothing" else 0
     with np.errstate(all="ignore"):
         start(x.ctypes.data, 0, y.ctypes.data, 0, c.ctypes.data, 0, 0.5, beta, addend=begin)
         exact = finished(0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + beta * held.astype(np.float64), activation)
@@ -112,6 +115,7 @@ def test_what_is_added_and_what_sums_go_through(place: Any, way: str) -> None:
     run(place, way, (70, 68, 100), "row", "gelu", 1.0)
     run(place, way, (66, 71, 96), "matrix", "gelu", -2.0)
     run(place, way, (128, 128, 64), "column", "gelu", 1.0)
+    run(place, way, (70, 71, 96), "itself", "", 1.0)
     run(place, way, (70, 68, 128), "row", "gelu", 1.0, low=0)
 
 
@@ -131,6 +135,7 @@ def test_every_epilogue(place: Any, way: str) -> None:
 def test_what_is_computed_again_has_its_epilogue(place: Any, way: str) -> None:
     run(place, way, (130, 72, 100), "row", "relu", 1.0, wild=True)
     run(place, way, (130, 72, 100), "matrix", "", 1.0, wild=True)
+    run(place, way, (130, 72, 100), "itself", "", 1.0, wild=True)
 
 
 @pytest.mark.slow

@@ -40,8 +40,9 @@ def added(bias: Any, given: Arranged, how: How) -> View:
         fits = False
     if not fits:
         raise BadShape(f"bias is {sizes(operand.shape)} and does not broadcast to the result, {sizes(shape)}: (N,) or (M, 1) would")
-    result = given.result.address, shape, given.result.strides
-    if same_memory(given.result, operand) and overlap.share(result, (operand.address, operand.shape, operand.strides)):
+    result, of_bias = ((one.address, one.shape, one.strides) for one in (given.result, operand))
+    # the result itself can be added: each element is read by the thread that writes it
+    if same_memory(given.result, operand) and result != of_bias and overlap.share(result, of_bias):
         raise overlap.refuse("out", "bias")
     strides = [0] * (len(shape) - len(operand.shape))
     strides += [0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True)]
@@ -116,7 +117,7 @@ def run(ready: Ready) -> None:
         return
     on_device = a.home.kind != HOST
     session = session_at(a.home, a.queue) if on_device else None
-    if bias is not None:
+    if bias is not None and bias.first != c.first:
         if session is not None:
             follow(session, bias.operand.queue, c.operand.queue)
         copy(bias, c)

@@ -40,7 +40,8 @@ def matmul(
     b : (…, K, N) or (K,), of the types of ``a`` in any mix, where ``a`` lies. A vector is a column, which the result leaves out;
         dimensions before the last two are a batch and broadcast with ``a``'s. Or a PackedOperand from ``toprung.prepack``
     out : (…, M, N), float32, of any strides: the array to put the result into. It must not overlap ``a`` or ``b``
-    bias : float32 array that broadcasts to the result and is added to it: (N,) to each row, (M, 1) to each column
+    bias : float32 array that broadcasts to the result and is added to it: (N,) to each row, (M, 1) to each column; ``out`` itself,
+        to add to what it has
     activation : function of the sum: ``"relu"``, or ``"gelu"`` in its form with tanh; None for none
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"fp32x-strassen"``, faster on large products, with errors that are small beside the norms of A and B alone;

@@ -305,10 +305,8 @@ class Product:
             return
         if not a.shape[1]:
             c.zero_()
-        elif self.schedule.panel == "k" and j:
-            routines.sgemm(1.0, b.mT, a.mT, 1.0, c.mT, overwrite_c=1, **self.how)
         else:
-            routines.matmul(a, b, c, **self.how)
+            routines.matmul(a, b, c, bias=c if self.schedule.panel == "k" and j else None, **self.how)
 
     def run(self, text: str) -> Any:
         """Agree with the other ranks, redistribute what is not sent in panels, send and multiply panels; return C, a DTensor."""
