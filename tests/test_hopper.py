@@ -8,18 +8,19 @@ import re
 import numpy as np
 import pytest
 
+import golden
 import split_model as split
 from conftest import require
 from hopper_on_cpu import aligned
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
-from toprung.errors import BadSize, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, SHARED_BYTES, Fp32xConfig, tiles
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
-from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, trimmed, unsupported, workspace_bytes
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
+from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import (
     SPLIT_HELD,
     SPLIT_THREADS,
@@ -31,6 +32,13 @@ from toprung.kernels.hopper_fp32x.sources import (
 from toprung.lab.sass.machine_code import disassemble, inspect_source
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
+
+
+def scratch(call: GemmDesc, parts: int) -> int:
+    """Return the bytes of scratch memory of a product."""
+    with golden.recording():
+        return Fp32xLaunches(golden.Recorder(golden.devices()["h200-cuda"]), call, Fp32xConfig(k_parts=parts)).plan.workspace_bytes
+
 
 FINITE = [name for name in DISTRIBUTIONS if "inf" not in name and name != "nan"]
 H200 = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132) if not nvrtc.missing() else None
@@ -93,38 +101,9 @@ def test_a_row_of_zeros_refuses_nothing() -> None:
     assert not split.refused(np.zeros((4, 64), np.float32), huge.T * 1e-3)
 
 
-CALLS = (
-    aligned(1000, 700, 300), aligned(129, 5000, 64, trans_a=True, trans_b=True), aligned(1, 1, 32),
-    aligned(100, 90, 65, 9, stride_a=6500, stride_b=5850, stride_c=9000), aligned(100, 90, 65, 9, stride_b=5850, stride_c=9000),
-    aligned(600, 500, 65, 3, stride_a=39000, stride_c=300000),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("call", CALLS, ids=str)
-@pytest.mark.parametrize("limit", [1 << 40, 340_000])
-def test_panels_cover_a_product_once_and_split_what_they_need(call: GemmDesc, limit: int) -> None:
-    found = panels(call, limit)
-    covered = np.zeros((call.batch, call.M, call.N), int)
-    in_a = in_b = None  # what the workspace holds
-    for p in found:
-        covered[p.z : p.z + p.batch, p.m : p.m + p.rows, p.n : p.n + p.cols] += 1
-        a, b = (p.z if call.stride_a else 0, p.m, p.rows), (p.z if call.stride_b else 0, p.n, p.cols)
-        in_a, in_b = a if p.split_a else in_a, b if p.split_b else in_b
-        assert (in_a, in_b) == (a, b)
-    assert (covered == 1).all()
-    assert workspace_bytes(call, limit) <= limit
-
-
 def test_a_workspace_is_no_more_than_twice_the_operands() -> None:
-    for call in (aligned(4096, 4096, 4096), aligned(64, 65536, 64), aligned(4095, 4097, 4099), aligned(300, 300, 35)):
-        assert workspace_bytes(call) <= 2 * 4 * call.K * (call.M + call.N) + 1024
-
-
-def test_what_cannot_be_panelled_is_refused() -> None:
-    with pytest.raises(Unsupported, match="128 rows"):
-        panels(aligned(4096, 4096, 1 << 20), 1 << 20)
-    with pytest.raises(BadSize, match="lda"):
-        aligned(4, 4, 64, lda=63)
+    for call in (aligned(4096, 4096, 4096), aligned(64, 65536, 64), aligned(4095, 4097, 4099), aligned(300, 300, 65)):
+        assert scratch(call, 1) <= 2 * 4 * call.K * (call.M + call.N) + 1024
 
 
 @pytest.mark.parametrize("rows, K", [(512, 512), (1024, 1024), (8192, 8192), (40, 20001), (4, 32), (70000, 33)])
@@ -139,7 +118,7 @@ def test_supported_says_why_not() -> None:
     assert H200 is not None
     assert unsupported(H200, aligned(64, 64, 64), Fp32xConfig()) == ""
     assert "K from 64" in unsupported(H200, aligned(64, 64, 63), Fp32xConfig())
-    assert "bytes" in unsupported(H200, aligned(128, 128, 1 << 23), Fp32xConfig())
+    assert "bytes" in unsupported(H200, aligned(128, 1 << 17, 1 << 15), Fp32xConfig())
     assert "Hopper" in unsupported(dataclasses.replace(H200, arch="sm_80"), aligned(64, 64, 64), Fp32xConfig())
 
 
@@ -176,7 +155,7 @@ def test_terms_and_slices_take_no_more_than_twice_the_operands(call: GemmDesc) -
     """Chosen slices, and as many as there may be of each tile; a hundredth for what stands beside terms, padding and flags."""
     operands = 4 * call.K * (call.M * (call.batch if call.stride_a else 1) + call.N * (call.batch if call.stride_b else 1))
     for slices in {cost.least(call, 132)[1].slices} | {parts for _, parts in cost.both(call, 132)}:
-        taken = workspace_bytes(call, slices=slices)
+        taken = scratch(call, slices)
         assert taken <= 2.02 * operands + 4096
         assert taken >= operands + 4 * (slices > 1) * slices * call.M * call.N * call.batch
 

@@ -18,7 +18,7 @@ from conftest import require
 from hopper_on_cpu import Folder, Plants, aligned, bug, each_plant
 from toprung.kernels.hopper_fp32x import launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
-from toprung.kernels.hopper_fp32x.launches import InflightLaunches
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 
 SMALL = in_flight(1, 32, 5, GROUP=2)
 BLOCKS = (
@@ -80,7 +80,7 @@ class Product:
         strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
         desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how)
         session: Any = folder
-        made = InflightLaunches(session, desc, config)
+        made = Fp32xLaunches(session, desc, config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"

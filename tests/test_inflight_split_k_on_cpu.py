@@ -47,7 +47,7 @@ class InParts(Product):
             c[...] = np.nan
         align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
         lds, how = (x.shape[2] for x in (a, b, c)), {"align_a": align, "align_b": align, "align_c": align}
-        made = launches.InflightLaunches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
+        made = launches.Fp32xLaunches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"

@@ -13,7 +13,7 @@ import test_hopper_inflight_on_cpu as inflight
 from hopper_on_cpu import aligned, bug
 from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig
-from toprung.kernels.hopper_fp32x.launches import InflightLaunches
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 
 folder, on_cpu = inflight.folder, inflight.on_cpu
 
@@ -86,7 +86,7 @@ class Mixed(Product):
             M, N, K, batch, *turned, *lds, *strides, align_a=align[0], align_b=align[1], align_c=1,
             type_a=self.types[0], type_b=self.types[1],
         )  # fmt: skip
-        made = InflightLaunches(folder, desc, config)
+        made = Fp32xLaunches(folder, desc, config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
         self.counted = hopper_on_cpu.counted(made)
         assert np.isnan(c[:, :, N:]).all(), "written outside"

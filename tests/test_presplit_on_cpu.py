@@ -17,7 +17,7 @@ from hopper_on_cpu import Folder, Plants, aligned, bug, each_plant
 from test_hopper_inflight_on_cpu import LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hard_to_carry, hostile
 from toprung.kernels.hopper_fp32x import launches, sources
 from toprung.kernels.hopper_fp32x.config import BLOCKS, ONE, Fp32xConfig, presplit
-from toprung.kernels.hopper_fp32x.launches import CLAIM_BYTES, InflightLaunches, SplitOperand
+from toprung.kernels.hopper_fp32x.launches import CLAIM_BYTES, Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sources import product_source
 
 SMALL = presplit(2, 64, 3, GROUP=2)
@@ -68,7 +68,7 @@ class Presplit(Product):
         desc = aligned(
             M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, type_a=self.type_a
         )  # fmt: skip
-        made = InflightLaunches(folder, desc, config, is_one=self.is_one)
+        made = Fp32xLaunches(folder, desc, config, is_one=self.is_one)
         plain = dataclasses.replace(desc, type_a="float32")
         terms = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else None
         run = (made.prepacked() if self.prepare else made).starter()
@@ -151,7 +151,7 @@ def test_a_launch_splits_b_as_the_splitting_pass_does(folder: Folder, K: int) ->
 @pytest.mark.slow
 def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
     """Run the same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
-    made = InflightLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
+    made = Fp32xLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
     run, rng = made.starter(), np.random.default_rng(1)
     for alpha in (1.0, 0.0, 1.0):
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((130, 96), (70, 96)))

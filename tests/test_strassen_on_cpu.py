@@ -119,15 +119,6 @@ def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
     assert close(found, one.reference(), NORMWISE) and not found[0, :, 7].any()
 
 
-@pytest.mark.slow
-def test_pieces_add_up(folder: Any) -> None:
-    one = Operands.of(130, 100, 200, turned="NT")
-    plan = strassen.launches(folder, one.call(), SMALL, longest=96)
-    assert len(plan.plan.launches) == 4 * 2 * 2 * 3
-    for alpha, beta in ((1.0, 0.0), (2.0, -0.5)):
-        assert close(run(plan, one, alpha, beta), one.reference(alpha, beta), NORMWISE)
-
-
 def right(folder: Any) -> None:
     test_sums_are_those_of_float64(folder, (33, 97, 161), "TN", STRASSEN)
 

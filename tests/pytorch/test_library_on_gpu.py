@@ -407,14 +407,14 @@ def test_launches_that_split_b_themselves_on_several_streams_at_once() -> None:
     from toprung.arrays.sessions import session_at
     from toprung.gemm.desc import GemmDesc
     from toprung.kernels.hopper_fp32x.config import presplit
-    from toprung.kernels.hopper_fp32x.launches import InflightLaunches
+    from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 
     session, todo = session_at(Home("cuda", 0)), []
     for n in range(4):  # more blocks than SMs have room for
         m, cols, k = 4096 - 300 * n, 256 + 40 * n, 1024 * (1 + n % 3)
         a, b, out = uniform(m, k), uniform(cols, k), torch.full((m, cols), math.nan, device=DEVICE)
         desc = GemmDesc(m, cols, k, 1, False, True, align_a=4, align_b=4, align_c=4)
-        made = InflightLaunches(session, desc, presplit())
+        made = Fp32xLaunches(session, desc, presplit())
         work = torch.empty(made.plan.workspace_bytes, dtype=torch.uint8, device=DEVICE)
         todo.append((torch.cuda.Stream(), made.starter(), a, b, out, work))
     torch.cuda.synchronize()

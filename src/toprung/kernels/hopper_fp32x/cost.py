@@ -35,7 +35,7 @@ from toprung.kernels.hopper_fp32x.config import (
     tiles,
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices, padded
-from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half, pieces
+from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half
 
 BEFOREHAND, FLIGHT, PRESPLIT = (SimpleNamespace(**cost_model.fitted("fp32x")[form]) for form in ("beforehand", "in_flight", "one"))
 """Numbers of the models: both operands split beforehand, in flight, and B alone beforehand; ``means`` in the file explains each."""
@@ -172,15 +172,12 @@ def beside(desc: GemmDesc, units: int, tile: Fp32xConfig, parts: int) -> float:
 
 def strassen_seconds(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds of a level of Strassen: of its products, and by the bytes of the other launches."""
-    total, q = 0.0, BEFOREHAND
-    for p in pieces(desc):
-        m, n, k = half(p.rows), half(p.cols), half(p.depth)
-        for rows, across in ((m, desc.trans_a), (n, not desc.trans_b)):
-            total += 4 * rows * k * (QUARTERS + PRODUCTS) / (q.across_rate if across else q.split_rate)
-        seven = GemmDesc(m, n, k, batch=PRODUCTS, stride_a=m * k, stride_b=k * n, stride_c=m * n)
-        total += product_times(seven, units, [(Fp32xConfig(), 1)])[0]
-        total += 4 * m * n * (PRODUCTS + QUARTERS) / q.reduce_rate + 4 * q.launch
-    return total
+    q, m, n, k = BEFOREHAND, half(desc.M), half(desc.N), half(desc.K)
+    seven = GemmDesc(m, n, k, batch=PRODUCTS, stride_a=m * k, stride_b=k * n, stride_c=m * n)
+    total = product_times(seven, units, [(Fp32xConfig(), 1)])[0] + 4 * m * n * (PRODUCTS + QUARTERS) / q.reduce_rate
+    for rows, across in ((m, desc.trans_a), (n, not desc.trans_b)):
+        total += 4 * rows * k * (QUARTERS + PRODUCTS) / (q.across_rate if across else q.split_rate)
+    return float(total + 4 * q.launch)
 
 
 # in flight: a block works through its tiles one after the other, at a cost for each k-block of 32 and one for each tile

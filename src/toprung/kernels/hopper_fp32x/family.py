@@ -37,6 +37,7 @@ from toprung.kernels.hopper_fp32x.config import (
     CHUNK,
     CLUSTERS,
     IN_FLIGHT,
+    ONE,
     Fp32xConfig,
     in_flight,
     on_words,
@@ -44,7 +45,7 @@ from toprung.kernels.hopper_fp32x.config import (
     tiles,
 )
 from toprung.kernels.hopper_fp32x.group import group_launches
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, InflightLaunches, SplitOperand, sources_of
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 
@@ -78,10 +79,8 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
     def compile(
         self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None
     ) -> Launches:  # fmt: skip
-        if config.split == BOTH:
-            return Fp32xLaunches(session, desc, config, epilogue=epilogue)
-        is_one = cost.launch_count(desc, config, session.device.compute_units) == 1
-        return InflightLaunches(session, desc, config, epilogue, is_one)
+        is_one = config.split == ONE and cost.launch_count(desc, config, session.device.compute_units) == 1
+        return Fp32xLaunches(session, desc, config, epilogue, is_one)
 
     def texts(self, backend: str) -> Iterable[str]:
         # CUDA C++ has no prelude
@@ -232,9 +231,9 @@ class HopperStrassen(KernelFamily[NoConfig]):
             return reason
         if desc.is_vector or desc.batch > 1:
             return "Strassen's form takes one product at a time, not a batch"
-        if min(desc.M, desc.N, desc.K) < strassen.SMALLEST:
-            sizes = f"{desc.M}×{desc.N}×{desc.K}"
-            return f"Strassen's form gains from {strassen.SMALLEST} rows, columns and elements of K on, not at {sizes}"
+        if min(sides := (desc.M, desc.N, desc.K)) < strassen.SMALLEST or max(sides) > strassen.LONGEST:
+            sizes, few, most = "×".join(map(str, sides)), strassen.SMALLEST, strassen.LONGEST
+            return f"Strassen's form gains from {few} rows, columns and elements of K on, up to {most}, not at {sizes}"
         return ""
 
     def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:

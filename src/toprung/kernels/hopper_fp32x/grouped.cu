@@ -1,22 +1,7 @@
 // Products of a group, GROUPED of them at most in one launch, each of sizes of its own: C = f(A*B + D), as inflight.cu computes one. All
 // have the same layouts and alignments. A block takes every ``workers``-th tile of all products, and finds its product.
 
-#include "../include/hopper.cuh"
-#include "../include/hopper_rs.cuh"
-#include "../include/halves.cuh"
-#include "instructions.cuh"
-#include "../include/epilogue.cuh"
-#include "../include/truncation.cuh"
-#include "../include/group.cuh"
-#include "../include/chains.cuh"
-#include "shape.cuh"
-#include "pipeline.cuh"
-#include "copies.cuh"
-#include "split.cuh"
-#include "multiply.cuh"
-#include "store.cuh"
-#include "exact.cuh"
-#include "doubts.cuh"
+#include "parts.cuh"
 
 static_assert(SLICES == 1 && !IN_PARTS, "products of a group have all of K");
 

@@ -17,22 +17,7 @@
 // and ``stride_b`` lead from part to part, and reduce.cu adds the results up.
 // Wants: operands aligned to ALIGN_A and ALIGN_B words of 4 bytes, with leading dimensions and strides. alpha = 0: A and B are not read.
 
-#include "../include/hopper.cuh"
-#include "../include/hopper_rs.cuh"
-#include "../include/halves.cuh"
-#include "instructions.cuh"
-#include "../include/epilogue.cuh"
-#include "../include/truncation.cuh"
-#include "../include/group.cuh"
-#include "../include/chains.cuh"
-#include "shape.cuh"
-#include "pipeline.cuh"
-#include "copies.cuh"
-#include "split.cuh"
-#include "multiply.cuh"
-#include "store.cuh"
-#include "exact.cuh"
-#include "doubts.cuh"
+#include "parts.cuh"
 
 extern "C" __global__ void
 #if SLICES > 1
@@ -40,7 +25,7 @@ __cluster_dims__(SLICES, 1, 1)
 #endif
 __launch_bounds__(THREADS, RESIDENT)
 inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta ADDED_PARAMETERS, ulong *count, int M, int N, int K, int batch,
-         long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c) {
+         long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c TERMS_PARAMETERS) {
     extern __shared__ char memory[];
     Ring ring(memory);
     int warpgroup = threadIdx.x / 128;
@@ -56,9 +41,21 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
     int k_blocks = IN_PARTS ? (all + batch - 1/*!parts-of-k*/) / batch : min(each, all - begin);
     auto depth = [=](int matrix) { return IN_PARTS ? min(32 * k_blocks, K - 32 * k_blocks * /*!last-part*/matrix) : K; };
 
+    Terms terms = TERMS;
+    int rows_b = N * (terms.apart ? batch : 1);
+    if (B_IS_SPLIT && TRANS_B) {
+        if (alpha == 0.0f) terms.claims = 0; // B is not read
+        if (terms.claims) { // in the ring's memory for scales of B, which is free here
+            uint *meeting = (uint *)(memory + (ring.first - shared_address(memory)) + RING_BYTES);
+            split_claimed((const float *)B, ldb, stride_b, N, rows_b, K, terms.terms, terms.info, terms.claims, THREADS / 128, meeting);
+        }
+    }
+
     if (warpgroup >= CONSUMERS) {
         if (warpgroup == CONSUMERS) { // the copier
             fewer_registers<COPIER_REGISTERS>();
+            // the other threads of the warpgroup go on with A; who reads terms.info does so behind a stage's barrier
+            if (B_IS_SPLIT && TRANS_B && terms.claims && threadIdx.x % 128 == 0) wait_for_claimed(terms.claims, pieces_of(rows_b, K), THREADS / 128);
             for (int tile = worker; tile < tiles; tile += workers) {
                 Place of = walk.place(tile);
                 CopiesOfA a(A + of.matrix * stride_a/*!a-of-matrix*/, lda, of.m, M, 32 * begin);
@@ -66,13 +63,17 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
 #pragma unroll 1
                 for (int j = 0; j < k_blocks; ++j) {
                     /*!free*/ring.wait_until_free();
+                    if (B_IS_SPLIT && threadIdx.x % 128 == 0) {
+                        barrier_expect(ring.filled(), B_BYTES);
+                        tma_load(ring.b(), terms.map, 64 * (/*!slice-of-terms*/begin + j), /*!terms-of-matrix*/of.matrix * terms.apart + of.n, ring.filled());
+                    }
                     a.fetch(ring.a(), 32 * (begin + j), depth(of.matrix));
-                    b.fetch(ring.b(), 32 * (begin + j), depth(of.matrix));
+                    if (!B_IS_SPLIT) b.fetch(ring.b(), 32 * (begin + j), depth(of.matrix));
                     barrier_arrive_copied(ring.filled());
                     ring.advance();
                 }
             }
-        } else { // the splitter
+        } else if constexpr (!B_IS_SPLIT) { // the splitter
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 int left = depth(IN_PARTS ? walk.place(tile).matrix : 0) - 32 * begin;
@@ -95,16 +96,28 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
     for (int tile = worker; tile < tiles; tile += workers) {
         float sum[BN / 2];
         RowStatistics of_rows;
-        multiply_tile(sum, a, of_rows, ring, k_blocks, tile + workers < tiles);
+        if constexpr (B_IS_SPLIT) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+            Ahead ahead(k_blocks, tile + workers < tiles);
+            Fragments next;
+#pragma unroll 1
+            while (ahead.of_tile()) {
+                step(sum, a, next, of_rows, ahead, ring);
+                if (ahead.of_tile()) step(sum, next, a, of_rows, ahead, ring);
+            }
+            /*!odd-stages*/if (k_blocks % 2) a = next;
+        } else multiply_tile(sum, a, of_rows, ring, k_blocks, tile + workers < tiles);
 
         Place of = walk.place(tile);
+        if (B_IS_SPLIT && k_blocks) scale_columns(sum, of_rows, terms.info + of.matrix * terms.apart/*!info-of-matrix*/ + of.n, N - of.n, 32 * k_blocks);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](auto &to, int col) {
             to.K = depth(of.matrix);
             set_row(to, A + of.matrix * stride_a/*!row-of-matrix*/, lda, top), set_column(to, B + of.matrix * stride_b/*!column-of-matrix*/, ldb, of.n + col);
         };
-        if (k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
+        if (!B_IS_SPLIT && k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), ADDED(of.matrix, top, /*!d-of-tile*/of.n)};
         Left left = {};

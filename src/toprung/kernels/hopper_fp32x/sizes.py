@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from toprung.backends.plan import whole
 from toprung.device import Device
-from toprung.errors import Unsupported
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import Desc
 from toprung.kernels.hopper import ceil, is_hopper
 from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
@@ -19,8 +16,8 @@ SHALLOWEST, SHORTEST = 64, 256
 DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
 """Largest K: counts of elements and TMA's coordinates have room to spare; in flight a tile's k-blocks are counted with 31
 bits."""
-LIMIT = 4 << 30
-"""Bytes of terms beyond which a product is cut into panels of M and N, or of the batch."""
+LIMIT = 16 << 30
+"""Bytes of terms, as many as the operands have, beyond which operands are split in flight."""
 
 
 def width(K: int) -> int:
@@ -80,81 +77,5 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
             return "fp32x counts tiles, of all parts and with as many blocks behind the last, with 31 bits"
     if like.split == IN_FLIGHT or not (desc.M and desc.N):
         return ""
-    rows = (min(desc.M, 128), min(desc.N, 128)) if like.split == BOTH else (desc.N * matrices(desc.stride_b, desc.batch),)
-    if sum(rows) * (desc.K + CHUNK) > LIMIT // 8 and (least := sum([terms_bytes(n, desc.K) for n in rows])) > LIMIT:
-        return f"fp32x would need {least:,} bytes for terms, more than {LIMIT:,}"
-    return ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A piece of a product that is split and multiplied at a time: rows from m, columns from n, products from z.
-
-    Attributes
-    ----------
-    split_a, split_b : True if the operand's terms are not in the workspace yet
-    """
-
-    m: int
-    rows: int
-    n: int
-    cols: int
-    z: int
-    batch: int
-    split_a: bool
-    split_b: bool
-
-
-def panels(desc: GemmDesc, limit: int) -> list[Panel]:
-    """Return pieces of a product whose terms need at most ``limit`` bytes: all, some products of the batch, or parts of one.
-
-    Raises
-    ------
-    Unsupported
-        not even 128 rows and 128 columns fit
-    """
-
-    def cost(rows: int, cols: int, batch: int) -> int:
-        return terms_bytes(rows * matrices(desc.stride_a, batch), desc.K) + terms_bytes(
-            cols * matrices(desc.stride_b, batch), desc.K
-        )
-
-    M, N = desc.M, desc.N
-    at_once = desc.batch
-    while at_once > 1 and cost(M, N, at_once) > limit:
-        at_once = ceil(at_once, 2)
-    if cost(M, N, at_once) <= limit:
-        return [
-            Panel(0, M, 0, N, z, min(at_once, desc.batch - z), not z or desc.stride_a > 0, not z or desc.stride_b > 0)
-            for z in range(0, desc.batch, at_once)
-        ]
-    rows, cols = M, N
-    while cost(rows, cols, 1) > limit:
-        if max(rows, cols) <= 128:
-            raise Unsupported(f"128 rows and columns of K = {desc.K:,} need {cost(128, 128, 1):,} bytes, more than {limit:,}")
-        if rows >= cols:
-            rows = max(128, ceil(ceil(rows, 2), 128) * 128)
-        else:
-            cols = max(128, ceil(ceil(cols, 2), 128) * 128)
-    found = []
-    for z in range(desc.batch):
-        for n in range(0, N, cols):
-            for m in range(0, M, rows):
-                again = rows < M or n == 0  # a single panel of rows stays where it is
-                found.append(Panel(m, min(rows, M - m), n, min(cols, N - n), z, 1, again, m == 0))
-    return found
-
-
-def workspace_bytes(desc: GemmDesc, limit: int = LIMIT, slices: int = 1) -> int:
-    """Return the scratch memory of a product, on the device: terms, and results of slices."""
-    if not (desc.M and desc.N):
-        return 0
-    return max(sum(parts_bytes(desc, p, slices)) for p in panels(desc, limit))
-
-
-def parts_bytes(desc: GemmDesc, p: Panel, slices: int) -> tuple[int, int, int]:
-    """Return the bytes of the workspace for A's terms, B's, and the results of slices."""
-    a = terms_bytes(p.rows * matrices(desc.stride_a, p.batch), desc.K, slices)
-    b = terms_bytes(p.cols * matrices(desc.stride_b, p.batch), desc.K, slices)
-    results = slices * p.batch if slices > 1 else 0
-    return a, b, whole(4 * results * p.rows * padded(p.cols))
+    rows = desc.N * matrices(desc.stride_b, desc.batch) + desc.M * matrices(desc.stride_a, desc.batch) * (like.split == BOTH)
+    return f"fp32x would need more than {LIMIT:,} bytes for terms" if 4 * rows * (desc.K + CHUNK) > LIMIT else ""

@@ -46,7 +46,7 @@ def product_source(
         return source("fp32x", defines, *PARTS, "fp32x.cu", title=size)
     family = file = "inflight"
     if config.split == ONE:
-        family = file = "presplit"
+        family = "presplit"
         defines = {"A_TYPE": 0, "B_TYPE": PRESPLIT, **defines}
     elif "GROUPED" in more:
         file, size = "grouped", f"group_{size}"

@@ -1,24 +1,24 @@
 """A level of Strassen as a driver over the product with both operands split: seven products of sums of quarters in one launch.
 
-Each piece of a product takes four launches: two splitting passes, which form the sums, the products, and what makes C.
+Four launches: two splitting passes, which form the sums, the products, and what makes C.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
 from toprung.backends.base import DYNAMIC_SHARED, Session, Source
-from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, Address, B, C, KernelLaunch, Map, Plan, whole
+from toprung.backends.plan import ALPHA, BETA, WORKSPACE, A, Address, B, C, KernelLaunch, Plan, whole
 from toprung.errors import Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
 from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
-from toprung.kernels.hopper_fp32x.sizes import ROW_BYTES, terms_bytes, width
+from toprung.kernels.hopper_fp32x.launches import NONE, beside, terms_map
+from toprung.kernels.hopper_fp32x.sizes import terms_bytes
 from toprung.kernels.hopper_fp32x.sources import PARTS, PATCH_BYTES, SPLIT_THREADS, source, spread
 
 Signs = tuple[tuple[int, ...], ...]
@@ -28,7 +28,7 @@ PRODUCTS = 7
 SMALLEST = 8192
 """Least M, N and K: below, what the splitting pass and the last launch take more is what a product less saves."""
 LONGEST = 1 << 14
-"""Most M, N and K of a piece: its workspace grows with the square, and half a row must fit a block's registers."""
+"""Most M, N and K: the workspace grows with the square, and half a row must fit a block's registers."""
 UNIT = 32
 """Halves are multiples of this many rows, columns or elements of K."""
 ALONG = 16
@@ -77,39 +77,6 @@ def half(n: int) -> int:
     return UNIT * ceil(n, 2 * UNIT)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A product that is computed at a time: rows from m, columns from n, and K from k on, which is added to C where k > 0."""
-
-    m: int
-    rows: int
-    n: int
-    cols: int
-    k: int
-    depth: int
-
-    @property
-    def bytes(self) -> tuple[int, int, int]:
-        """Bytes of the workspace for A's terms, B's, and the seven products."""
-        m, n, k = half(self.rows), half(self.cols), half(self.depth)
-        return terms_bytes(PRODUCTS * m, k), terms_bytes(PRODUCTS * n, k), whole(4 * PRODUCTS * m * n)
-
-
-def pieces(desc: GemmDesc, longest: int = LONGEST) -> list[Piece]:
-    """Return the pieces of a product, each side at most ``longest``; those of one place in C follow each other."""
-
-    def cut(n: int) -> list[tuple[int, int]]:
-        part = UNIT * ceil(ceil(n, ceil(n, longest)), UNIT)  # equal parts, whole ``UNIT``s but the last
-        return [(begin, min(part, n - begin)) for begin in range(0, n, part)]
-
-    return [Piece(*m, *n, *k) for m, n, k in itertools.product(cut(desc.M), cut(desc.N), cut(desc.K))]
-
-
-def workspace_bytes(desc: GemmDesc, longest: int = LONGEST) -> int:
-    """Return the scratch memory of a product."""
-    return max((sum(p.bytes) for p in pieces(desc, longest)), default=0) if desc.M and desc.N else 0
-
-
 def sums_source(signs: int, across: bool, cluster: int = 1, corrects: bool = False) -> Source:
     """Return the splitting pass of one operand.
 
@@ -134,66 +101,43 @@ def combine_source(form: Form = STRASSEN) -> Source:
     return source("combine", {"SIGNS_C": form.signs("c")}, family="strassen")
 
 
-def launches(
-    session: Session, call: GemmDesc, config: Fp32xConfig | None = None, form: Form = STRASSEN, longest: int = LONGEST
-) -> Launches:  # fmt: skip
-    """Return the launches of a product, four for each of its pieces."""
-    if call.batch > 1:
-        raise Unsupported("Strassen's form takes one product at a time, not a batch")
-    if longest > LONGEST:
-        raise Unsupported(f"a piece of Strassen's form has sides up to {LONGEST}, not {longest}")
-    count = Counter(session)
-    every = pieces(call, longest) if call.M and call.N else []
-    made = [launch for p in every for launch in _of_piece(session, call, p, config or Fp32xConfig(), form, count)]
-    return Launches(session, Plan(made, workspace_bytes=workspace_bytes(call, longest), kept=(count,)), count.read)
-
-
-def _of_piece(session: Session, call: GemmDesc, p: Piece, v: Fp32xConfig, form: Form, count: Counter) -> list[KernelLaunch]:
-    """Return the launches of a piece: both splitting passes, seven products, and what makes C."""
-    units, i, long = session.device.compute_units, np.int32, np.int64
-    m, n, k = half(p.rows), half(p.cols), half(p.depth)
-    bytes_a, bytes_b, _ = p.bytes
-    rows_a, rows_b = PRODUCTS * m, PRODUCTS * n
+def launches(session: Session, call: GemmDesc, config: Fp32xConfig | None = None, form: Form = STRASSEN) -> Launches:
+    """Return the launches of a product: both splitting passes, seven products, and what makes C."""
+    if call.batch > 1 or max(call.M, call.N, call.K) > LONGEST:
+        raise Unsupported(f"Strassen's form takes one product with sides up to {LONGEST}")
+    units, i, long, v, count = session.device.compute_units, np.int32, np.int64, config or Fp32xConfig(), Counter(session)
+    m, n, k = half(call.M), half(call.N), half(call.K)
+    rows_a, rows_b, across_a, across_b = PRODUCTS * m, PRODUCTS * n, call.trans_a, not call.trans_b
+    bytes_a, bytes_b = terms_bytes(rows_a, k), terms_bytes(rows_b, k)
+    products = Address(WORKSPACE, bytes_a + bytes_b)
     # the terms of all rows, then what stands beside them, see ``terms_bytes``
-    terms_a, terms_b, products = Address(WORKSPACE), Address(WORKSPACE, bytes_a), Address(WORKSPACE, bytes_a + bytes_b)
-    info_a, info_b = (
-        Address(WORKSPACE, end - whole(ROW_BYTES * rows)) for end, rows in ((bytes_a, rows_a), (bytes_a + bytes_b, rows_b))
-    )
-    across_a, across_b = call.trans_a, not call.trans_b
-    a = Address(A, 4 * (p.m * (1 if across_a else call.lda) + p.k * (call.lda if across_a else 1)))
-    b = Address(B, 4 * (p.n * (1 if across_b else call.ldb) + p.k * (call.ldb if across_b else 1)))
-    c = Address(C, 4 * (p.m * call.ldc + p.n))
+    terms_a, terms_b = beside(Address(WORKSPACE), rows_a, k), beside(Address(WORKSPACE, bytes_a), rows_b, k)
 
-    def splitting(which: str, across: bool, places: tuple[Address, ...], side: int, ld: int) -> KernelLaunch:
+    def summing(which: str, across: bool, operand: int, terms: tuple[Address, Address], side: int, ld: int) -> KernelLaunch:
         cluster, lanes = spread(k, across)[0], 32
         while lanes < SPLIT_THREADS and lanes * ALONG < k:
             lanes *= 2
         groups = half(side) // 32 * cluster if across else ceil(half(side) * lanes, SPLIT_THREADS)
         kernel = kernel_of(session, sums_source(form.signs(which), across, cluster, which == "b"))
-        fixed = (i(side), i(p.depth), i(half(side)), i(k), i(lanes), long(ld))
-        return KernelLaunch("sums", kernel, (PRODUCTS * groups,), (SPLIT_THREADS,), (*places, *fixed))
+        fixed = (i(side), i(call.K), i(half(side)), i(k), i(lanes), long(ld))
+        return KernelLaunch("sums", kernel, (PRODUCTS * groups,), (SPLIT_THREADS,), (Address(operand), *terms, *fixed))
 
     unread = long(0), long(0), i(0)  # where A and B lie as they were given
     multiply = KernelLaunch(
-        "multiply", kernel_of(session, product_source(v)), (min(ceil(m, v.BM) * ceil(n, v.BN) * PRODUCTS, units),),
-        (128 * (v.CONSUMERS + 1),),
+        "multiply", kernel_of(session, product_source(v)), (min(ceil(m, v.BM) * ceil(n, v.BN) * PRODUCTS, units),), (v.threads,),
         (
-            np.uint64(0), np.uint64(0), products, np.float32(1.0), np.float32(0.0), info_a, info_b, count.buffer,
-            Map(WORKSPACE, 0, rows_a, width(k), 2 * width(k), (v.BM, 64), "fp16"),
-            Map(WORKSPACE, bytes_a, rows_b, width(k), 2 * width(k), (v.BN, 64), "fp16"),
+            *NONE, products, np.float32(1.0), np.float32(0.0), terms_a[1], terms_b[1], count.buffer,
+            terms_map(terms_a[0], rows_a, k, v.BM), terms_map(terms_b[0], rows_b, k, v.BN),
             i(m), i(n), i(k), i(PRODUCTS), i(1), i(k), i(m), i(n), i(0), i(0), *unread, *unread, i(n), long(m * n),
         ),
     )  # fmt: skip
     combine = KernelLaunch(
         "combine", kernel_of(session, combine_source(form)), (ceil(m, PLACES[0]) * ceil(n, PLACES[1]),), (128,),
         (
-            a, b, c, ALPHA, np.float32(1.0) if p.k else BETA, products, count.buffer, i(p.rows), i(p.cols), i(p.depth), i(m), i(n),
+            Address(A), Address(B), Address(C), ALPHA, BETA, products, count.buffer, *map(i, (call.M, call.N, call.K, m, n)),
             long(call.lda), i(across_a), long(call.ldb), i(across_b), i(call.ldc),
         ),
     )  # fmt: skip
-    return [
-        splitting("a", across_a, (a, terms_a, info_a), p.rows, call.lda),
-        splitting("b", across_b, (b, terms_b, info_b), p.cols, call.ldb),
-        multiply,
-        combine,
-    ]
+    a, b = summing("a", across_a, A, terms_a, call.M, call.lda), summing("b", across_b, B, terms_b, call.N, call.ldb)
+    nbytes = bytes_a + bytes_b + whole(4 * PRODUCTS * m * n)
+    return Launches(session, Plan([a, b, multiply, combine], workspace_bytes=nbytes, kept=(count,)), count.read)

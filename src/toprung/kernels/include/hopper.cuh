@@ -49,13 +49,6 @@ inline void barrier_wait(uint bar, uint parity) {
 
 inline void cluster_sync() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
 
-// a word in the same place of another block of the cluster
-inline uint read_remote(const uint *here, uint rank) {
-    uint value;
-    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\nld.shared::cluster.u32 %0, [remote];\n}" : "=r"(value) : "r"(shared_address(here)), "r"(rank) : "memory");
-    return value;
-}
-
 inline uint cluster_rank() {
     uint rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
