@@ -57,7 +57,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
 from toprung.kernels.base import SearchedFamily
 from toprung.kernels.build import is_kept
-from toprung.kernels.hopper_fp32x.launches import InflightLaunches
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
 from toprung.lab.harness import results
@@ -369,7 +369,7 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
             raise SystemExit(f"{one} takes no prepacked B")
         run, packed = made.prepacked.starter(), terms.address
     elif how in ("one ", "pass "):
-        run = InflightLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
+        run = Fp32xLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
 
     def arm(alpha: float, beta: float) -> None:
         queue = torch.cuda.current_stream().cuda_stream if placed.on_gpu else None

@@ -35,7 +35,6 @@ from toprung.dispatch.heuristic import slower_than_fp32
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
 from toprung.kernels.build import source_kernel
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
 from toprung.lab.competitor import BoundOnDevice, Promise
@@ -48,6 +47,14 @@ from toprung.lab.harness.power import Meter
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 FP32X, IN_FLIGHT = family("hopper_fp32x"), family("hopper_inflight")
+
+
+def launches(session, desc):
+    """The launches of a product, both operands split beforehand, in the block and slices of the cost model."""
+    (config,) = FP32X.candidates(session.device, desc)
+    return FP32X.compile(session, desc, config)
+
+
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 RECTANGLES = (
     (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (512, 512, 16384),
@@ -98,7 +105,7 @@ class Ours:
         problem = placed.operands.problem
         if reason := FP32X.supports(placed.session.device, problem.desc):
             raise Unsupported(reason)
-        plan = self.plan = Fp32xLaunches(placed.session, problem.desc)
+        plan = self.plan = launches(placed.session, problem.desc)
         a, b, c = (placed.parts[n] for n in "ABC")
         return BoundOnDevice(placed, functools.partial(plan.starter(), a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
@@ -238,7 +245,7 @@ class Runner:
 def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     """Measurements of ours, and of cuBLAS if asked for; after pauses, or under load."""
     sets = [Set(session, kernels, problem, i) for i in range(SETS)]
-    plan = Fp32xLaunches(session, problem.desc)
+    plan = launches(session, problem.desc)
     calls = []
     for one in sets:
         a, b, c = (buffer.pointer for buffer in one.buffers)

@@ -28,11 +28,9 @@ from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed
 from toprung.kernels.base import NoConfig
-from toprung.kernels.hopper_fp32x import strassen
 from toprung.kernels.hopper_fp32x.cost import beside, least
 from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
-from toprung.kernels.hopper_fp32x.sizes import workspace_bytes
 from toprung.lab.harness import results
 
 pytestmark = pytest.mark.usefixtures("beforehand_only")
@@ -100,7 +98,7 @@ def test_fp32x_is_taken_where_it_is_asked_for(h200: Device) -> None:
         assert found.family is FP32X and found.precision == "fp32x"
         made = Executable.of(golden.Recorder(h200), desc, found)  # type: ignore[arg-type]
         assert made.launches == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
-        assert workspace_bytes(desc, slices=found.config.slices) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
+        assert made.plan.workspace_bytes <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
 
 
 def test_other_devices_have_none(h200: Device, session: Session) -> None:
@@ -136,13 +134,12 @@ def test_strassen_is_taken_where_it_is_asked_for_and_gains(h200: Device, session
     for own in (True, False):
         found = select(h200, large, own, "fp32x-strassen")
         assert (found.family.name, found.precision) == ("hopper_strassen", "fp32x-strassen") and "asked for" in found.why
-    scratch = strassen.workspace_bytes(large)
-    assert scratch == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
-    twice = dataclasses.replace(large, K=32768, lda=32768)
-    assert Executable.of(golden.Recorder(h200), twice, found).launches == 8  # type: ignore[arg-type]
+    made = Executable.of(golden.Recorder(h200), large, found)  # type: ignore[arg-type]
+    assert made.launches == 4 and made.plan.workspace_bytes == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
     assert select(h200, large, True, "auto").precision == "fp32x"
     for desc, says in (
-        (GemmDesc(8191, 8192, 8192), "8192 rows"), (dataclasses.replace(large, batch=2, stride_c=1 << 27), "a batch"),
+        (GemmDesc(8191, 8192, 8192), "8192 rows"), (dataclasses.replace(large, K=32768, lda=32768), "up to 16384"),
+        (dataclasses.replace(large, batch=2, stride_c=1 << 27), "a batch"),
     ):  # fmt: skip
         found = select(h200, desc, True, "fp32x-strassen")
         assert found.precision == "fp32x" and says in found.why and "fp32x ran in its place" in found.why

@@ -16,7 +16,7 @@ SHALLOWEST, SHORTEST = 64, 256
 DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
 """Largest K: counts of elements and TMA's coordinates have room to spare; in flight a tile's k-blocks are counted with 31
 bits."""
-LIMIT = 16 << 30
+LIMIT = 10 << 30
 """Bytes of terms, as many as the operands have, beyond which operands are split in flight."""
 
 

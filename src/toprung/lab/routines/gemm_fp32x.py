@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from toprung.backends.base import Buffer
+from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, tiles
 from toprung.kernels.hopper_fp32x.cost import most_slices
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.kernels.hopper_fp32x.sizes import trimmed
+from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
 from toprung.lab.routines.base import Step, each_launch
 from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
@@ -32,6 +33,8 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
+    if reason := unsupported(session.device, desc, Fp32xConfig()):
+        raise Unsupported(reason)
     config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
     room = session.device.compute_units // max(tiles(desc, config), 1)  # no more tiles than SMs, as memory and SHORTEST allow
     parts = compiled.options.get("SLICES", 1) or trimmed(desc.K, min(most_slices(desc), room))
