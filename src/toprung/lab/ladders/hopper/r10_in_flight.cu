@@ -76,7 +76,8 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
             set_column(to, B + of.matrix * stride_b, ldb, of.n + col);
         };
         // sums in which a loss of small elements may be seen are computed again in plain fp32
-        if (k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
+        uint columns = ring.statistics();
+        if (k_blocks) refuse_doubts(sum, of_rows, M - top, columns, spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         Out out{c, ldc, M - top, N - of.n, alpha, beta, width_of(c, ldc), Added{}};
         Left left = {};
