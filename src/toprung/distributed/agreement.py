@@ -15,17 +15,21 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import torch.distributed as dist
 
 from toprung.backends.waiting import gate
-from toprung.errors import RankFailed, ToprungError, Unsupported
+from toprung.distributed import peers
+from toprung.errors import RankFailed, ToprungError
 
 SHARE, SEARCH = 0.8, 0.95
 """Shares of the timeout that communication may take, and that until then. In between ranks find out which of them failed."""
+
+IDLE = 1.0
+"""Seconds without a product after which others' memory is closed."""
 
 END = "\n"
 """Between a product and what a rank offers to the others."""
@@ -154,34 +158,42 @@ class Agreement:
             return silent, f"did not answer within the timeout of {self.timeout:g} s: killed, or hanging. Here: {text}"
         return [rank for rank in self.ranks if ends[rank]], f"lost the connection to each other. Here: {text}"
 
-    def watch(self, event: Any, groups: Sequence[Any], close: Callable[[], None] = lambda: None) -> None:
-        """Have the thread that watches devices wait for an event behind all of the product in these groups, then call ``close``."""
+    def watch(self, event: Any, groups: Sequence[Any]) -> None:
+        """Have the thread that watches devices wait for an event behind all communication of the product, in these groups."""
         global _watcher
         self.watched = True
-        _watched.put((self, event, groups, close, threading.get_ident()))
+        _watched.put((self, event, groups, threading.get_ident()))
         if _watcher is None:
             _watcher = threading.Thread(target=_watch, name="toprung-watches", daemon=True)
             _watcher.start()
 
 
-_watched: queue.SimpleQueue[tuple[Agreement, Any, Sequence[Any], Callable[[], None], int]] = queue.SimpleQueue()
+_watched: queue.SimpleQueue[tuple[Agreement, Any, Sequence[Any], int]] = queue.SimpleQueue()
 _watcher: threading.Thread | None = None
 
 
 def _watch() -> None:
-    """Wait for products on devices, in turn. Where one is late, raise RankFailed in its thread, and abort its communication."""
+    """Wait for products on devices, in turn. Where one is late, raise RankFailed in its thread, and abort its communication.
+
+    Where none comes for a second, close what others let this process read.
+    """
     while True:
-        agreement, event, groups, close, thread = _watched.get()
+        try:
+            agreement, event, groups, thread = _watched.get(timeout=IDLE if peers.opened else None)
+        except queue.Empty:
+            with gate:
+                peers.close()
+            continue
         agreement.store = agreement.watching
-        with contextlib.suppress(RuntimeError, Unsupported):  # the store is gone, or the device: the thread that uses it is told
+        with contextlib.suppress(RuntimeError):  # the store is gone, or the device: the thread that uses it is told
             query = gate(event.query)
             while not query() and agreement.left() > 0.001:
                 time.sleep(min(1.0, agreement.timeout / 100))
             with gate:  # Python's end waits a little for these calls, which up to 3.13 would end in an abort of the process
                 if event.query():
                     agreement._finish()
-                    close()
                     continue
+                peers.opened.clear()  # closing would wait for the device, and that perhaps for ever for a rank that is gone
                 text = "communication on the device takes longer"
                 agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")
                 failure = functools.partialmethod(RankFailed.__init__, *agreement._failure(text))

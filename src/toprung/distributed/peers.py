@@ -4,24 +4,40 @@ NCCL's kernels need SMs, which the blocks of a large product hold until it ends,
 Instead each rank tells the others where its shards are, as handles of CUDA, in the agreement before the product. On its stream for
 communication a rank copies what it needs. Two events of each rank order the copies, on the others' streams: "ready" is recorded
 before the product, "done" behind its last copy.
+
+Memory that is open in another process is in use even after its owner has freed it. To close it waits for all that the device has
+in its queues, and nothing can be launched meanwhile. So a rank closes what an owner says it has freed, and the rest when it has
+multiplied nothing for a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import json
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from toprung.errors import Unsupported
+from toprung.forks import renewed
 
 HANDLE = 64
 """Bytes of a handle."""
+
+opened: dict[str, tuple[Any, int]] = {}
+"""Contexts and addresses of others' allocations that are open, by their handles."""
+
+_offered: dict[str, tuple[int, int]] = {}
+"""Addresses and identities of this process's allocations that others may have open, by their handles."""
+
+_lock = renewed(threading.Lock())
+"""Held while copies are enqueued, and while allocations are closed, which waits for these copies."""
 
 
 def _driver(name: str, *given: Any) -> Any:
@@ -40,6 +56,25 @@ def _driver(name: str, *given: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def close(handles: Iterable[str] | None = None) -> None:
+    """Close allocations of others, all that are open by default; on any thread."""
+    with _lock, contextlib.suppress(Unsupported):
+        for handle in list(opened) if handles is None else opened.keys() & handles:
+            context, address = opened.pop(handle)
+            _driver("cuCtxPushCurrent", context)
+            _driver("cuIpcCloseMemHandle", address)
+            _driver("cuCtxPopCurrent")
+
+
+def _identity(address: int) -> int:
+    """Return the number of an allocation of this process, which no other ever has; 0 once it is freed."""
+    from cuda.bindings import driver
+
+    with contextlib.suppress(Unsupported):
+        return int(_driver("cuPointerGetAttribute", driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID, address))
+    return 0
+
+
 @functools.cache
 def _event(name: str, device: torch.device) -> Any:
     """Return an event of this process that others may wait for; it is recorded again in each product."""
@@ -53,16 +88,11 @@ def _others(handle: str, device: torch.device) -> Any:
 
 
 class Peers:
-    """Shards and events that ranks let each other use in one product.
-
-    Others' allocations are open from their first copy until ``close``. Where products overlap, CUDA counts how often one is open.
-    """
+    """Shards and events that ranks let each other use in one product."""
 
     def __init__(self, device: torch.device, shards: Mapping[str, Any]) -> None:
         self.device, self.shards = device, shards
         self.offers: dict[int, dict[str, Any]] = {}
-        self.opened: dict[str, int] = {}
-        self.context: Any = None
 
     def offer(self) -> str:
         """Return what other ranks need to read the shards, as JSON; empty if they cannot."""
@@ -77,6 +107,10 @@ class Peers:
                     base, _ = _driver("cuMemGetAddressRange", shard.data_ptr())
                     handle = ctypes.string_at(_driver("cuIpcGetMemHandle", base).getPtr(), HANDLE).hex()
                     offered[name] = [handle, shard.data_ptr() - int(base)]
+                    _offered[handle] = int(base), _identity(base)
+            offered["freed"] = [handle for handle, (base, identity) in _offered.items() if _identity(base) != identity]
+            for handle in offered["freed"]:
+                del _offered[handle]
         except (Unsupported, ImportError, RuntimeError):  # memory of another kind, such as expandable segments
             return ""
         return json.dumps(offered)
@@ -89,6 +123,7 @@ class Peers:
         devices, hosts = ([one[key] for one in found.values()] for key in ("device", "host"))
         if len(set(hosts)) == 1 and all(itertools.starmap(torch.cuda.can_device_access_peer, itertools.permutations(devices, 2))):
             self.offers = found
+        close(handle for one in found.values() for handle in one.get("freed", ()))
         return bool(self.offers)
 
     def wait(self, name: str) -> None:
@@ -102,22 +137,15 @@ class Peers:
         from cuda.bindings import driver
 
         handle, offset = self.offers[rank][name]
-        if handle not in self.opened:
-            given = driver.CUipcMemHandle()
-            ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
-            self.opened[handle] = int(_driver("cuIpcOpenMemHandle", given, 1))  # with access to peers
-            self.context = _driver("cuCtxGetCurrent")
-        source = self.opened[handle] + offset + start * into.element_size()
-        stream = torch.cuda.current_stream().cuda_stream
-        _driver("cuMemcpyDtoDAsync", into.data_ptr(), source, into.numel() * into.element_size(), stream)
+        stream, size = torch.cuda.current_stream().cuda_stream, into.element_size()
+        with _lock:
+            if handle not in opened:
+                given = driver.CUipcMemHandle()
+                ctypes.memmove(given.getPtr(), bytes.fromhex(handle), HANDLE)
+                opened[handle] = _driver("cuCtxGetCurrent"), int(_driver("cuIpcOpenMemHandle", given, 1))  # with access to peers
+            source = opened[handle][1] + offset + start * size
+            _driver("cuMemcpyDtoDAsync", into.data_ptr(), source, into.numel() * size, stream)
 
     def record(self, name: str, stream: Any) -> None:
         """Record an event of this rank, "ready" or "done", on a stream."""
         _event(name, self.device).record(stream)
-
-    def close(self) -> None:
-        """Close the others' allocations, whose owners may then free them; on any thread, once all copies have ended."""
-        if self.opened:
-            _driver("cuCtxSetCurrent", self.context)
-        while self.opened:
-            _driver("cuIpcCloseMemHandle", self.opened.popitem()[1])

@@ -477,7 +477,7 @@ def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: 
             raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
         c = product.run(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
         if device.type == "cuda":
-            agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups(), product.peers.close)
+            agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups())
     predicted = schedule.seconds if known else None
     _last.receipt = Receipt(schedule, predicted, schedule.bytes, product.memory, len(product.panels), product.times)
     return c
