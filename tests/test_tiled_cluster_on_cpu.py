@@ -18,11 +18,11 @@ from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels.base import TileConfig
-from toprung.kernels.blocks import BLOCKS, narrowed
+from toprung.kernels.blocks import BLOCKS, CLUSTER_SIZES, cluster_bytes, narrowed
 from toprung.kernels.cost_model import CLUSTERS, OF_SMS, places
 from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured
-from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS, SLICES, local_bytes, with_cluster
+from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS, with_cluster
 from toprung.lab.harness import results
 from toprung.lab.sass.machine_code import disassemble
 from toprung.tile import Tile
@@ -108,7 +108,7 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
         assert found
         for config in found:
             tile, slices = config.tile, config.slices
-            assert slices in SLICES and slices <= (tile.TM or 0) and whole_slices(desc.K, tile.BK or 1, slices) == slices
+            assert slices in CLUSTER_SIZES and slices <= (tile.TM or 0) and whole_slices(desc.K, tile.BK or 1, slices) == slices
             assert not RECORDS[slices].refused(config, H200)
             assert FAMILY.decode(**config.encode()) == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
@@ -178,4 +178,4 @@ def test_machine_code(slices: int) -> None:
     assert source.waits and listing.count(" ST.E.128 ") * 4 == sums and listing.count(" ST.E") * 4 == sums
     assert listing.count("UCGABAR_ARV") == listing.count("UCGABAR_WAIT") == 2
     assert listing.count("MEMBAR") == 1, "only what was sent has to be visible"
-    assert source.defines["DYNAMIC_SHARED"] == local_bytes(WIDE, slices) <= H200.dynamic_local_bytes
+    assert source.defines["DYNAMIC_SHARED"] == cluster_bytes(WIDE, slices) <= H200.dynamic_local_bytes

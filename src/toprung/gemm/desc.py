@@ -180,7 +180,7 @@ class GemmDesc:
         """Layout of C."""
         return Result(self.M, self.N, self.batch, self.ldc, 1, self.stride_c)
 
-    @property
+    @forks.cached_property
     def skinny(self) -> Skinny:
         """Product from its large operand's point of view: the short side is few rows or few columns."""
         a, b = (self.lda, self.stride_a, self.align_a), (self.ldb, self.stride_b, self.align_b)
@@ -234,10 +234,9 @@ class GemmDesc:
     @property
     def extents(self) -> tuple[int, int, int]:
         """Number of elements from the first to the last of one matrix A, B and C, gaps counted."""
-        return tuple(  # type: ignore[return-value]
-            (rows - 1) * ld + cols if rows and cols else 0
-            for (rows, cols), ld in zip(self.stored, (self.lda, self.ldb, self.ldc), strict=True)
-        )
+        shapes = zip(self.stored, (self.lda, self.ldb, self.ldc), strict=True)
+        a, b, c = [(rows - 1) * ld + cols if rows and cols else 0 for (rows, cols), ld in shapes]
+        return a, b, c
 
     @forks.cached_property
     def flops(self) -> int:

@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from toprung.device import Device
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, widest
 from toprung.kernels import cost_model
-from toprung.kernels.base import MOST, Switches
+from toprung.kernels.base import Switches
+from toprung.kernels.cluster import no_clusters
+from toprung.kernels.cost_model import Columns
+from toprung.kernels.launch import chain_lengths
 from toprung.kernels.record import Switch
-from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
+from toprung.kernels.split_k import LEAST_ITERATIONS, Rows, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 LONG_CHAIN = 32
@@ -217,8 +220,9 @@ BLOCKS, VENDOR_BLOCKS = (
 )
 """Tiles that are weighed; and those that stand for a vendor's, whose sums are one chain, as ours were."""
 
-WAVES = (1, 2, 4)
-"""Split-K factors to try, as work-groups per SM."""
+WAVES, CLUSTER_SIZES, PER_UNIT = (1, 2, 4), (2, 3, 4, 6, 8), 6
+"""Split-K factors to try, as work-groups per SM; cluster sizes, one slice of K for each block, and blocks per SM, all slices
+together, up to which one is weighed: about as many as an SM holds of any tile."""
 
 
 def block_like(tile: Tile) -> Block | None:
@@ -238,33 +242,31 @@ _table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Blocks, and numbers of them in columns: all rows are weighed at once, several for a block, which follow each other.
+class Table(Rows):
+    """Blocks that are weighed at once, with numbers of them in columns.
 
     Attributes
     ----------
     source : the table that they were made of
-    blocks : the blocks
-    vendor, clustered : True for those that stand for a vendor's; for slices of K in clusters
-    share : slices of K of a cluster in a row; else work-groups per SM that slices are to give, 0 for all of K
-    columns : of the blocks' tiles
+    blocks : the blocks, each once
+    columns : of the tiles
     resident, efficiency, chained, roomy : of the blocks; ``roomy``: see ``is_roomy``
+    room, places : blocks that run at once on the device, and where an SM has 0, 1, … of them; the last column has no end
     """
 
     source: tuple[Block, ...]
     blocks: tuple[Block, ...]
-    vendor: bool
-    clustered: bool
-    share: NDArray[Any]
-    columns: cost_model.Columns
+    columns: Columns
     resident: NDArray[Any]
     efficiency: NDArray[Any]
     chained: NDArray[Any]
     roomy: NDArray[Any]
+    room: NDArray[Any]
+    places: NDArray[Any]
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
-_narrow: dict[tuple[Device, int, int, bool, tuple[int, ...]], Table] = {}
+_narrow: dict[tuple[Device, int, int, bool], Table] = {}
 
 
 def is_roomy(tile: Tile) -> bool:
@@ -273,14 +275,20 @@ def is_roomy(tile: Tile) -> bool:
     return vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
 
 
-def narrowed(device: Device, a: int, b: int, vendor: bool = False, clusters: tuple[int, ...] = ()) -> Table:
+def cluster_bytes(tile: Tile, slices: int) -> int:
+    """Return the shared memory of a block in a cluster: its tiles, and a slot for each slice of what it adds up."""
+    rows = -(-(tile.TM or 1) // slices)
+    return tiles_bytes(tile) + 4 * rows * slices * (tile.TN or 1) * tile.work_items
+
+
+def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
     """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats.
 
-    Each has a row for each of ``clusters``, or for all of K and each of ``WAVES``. Tiles that are for wide accesses alone are left
-    out where those are narrower.
+    Each has a row for all of K, for each of ``WAVES``, and for each of ``CLUSTER_SIZES`` whose sums it has rows and memory for.
+    Tiles that are for wide accesses alone are left out where those are narrower.
     """
-    table = VENDOR_BLOCKS if vendor else BLOCKS
-    known = _narrow.get((device, a, b, vendor, clusters))
+    table, units = VENDOR_BLOCKS if vendor else BLOCKS, device.compute_units
+    known = _narrow.get((device, a, b, vendor))
     if known is None or known.source is not table:
         narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
         for one in table:
@@ -288,12 +296,20 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False, clusters: tup
                 continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        rows = [(one, share) for one in found for share in clusters or (0, *WAVES)]
-        columns = cost_model.Columns(*np.array([cost_model.Columns.of(one.tile) for one, _ in rows], float).T)
-        numbers = ([n, one.resident, one.efficiency, one.chained, is_roomy(one.tile)] for one, n in rows)
-        share, resident, efficiency, chained, roomy = np.array(list(numbers)).T
-        made = table, tuple(found), vendor, bool(clusters), share, columns, resident, efficiency, chained > 0, roomy > 0
-        known = _narrow[device, a, b, vendor, clusters] = Table(*made)
+        rows, most = [], 0 if vendor or no_clusters(device) else device.dynamic_local_bytes
+        for one in found:
+            fits = (n for n in CLUSTER_SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
+            rows += [(one, wave * units, 0) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
+        numbers = [(n, c, o.resident, o.efficiency, o.chained, is_roomy(o.tile), *Columns.of(o.tile)) for o, n, c in rows]
+        share, cluster, resident, efficiency, chained, roomy, *columns = np.array(numbers, float).T
+        places = cost_model.places_of(units)[np.maximum(cluster, 1).astype(np.intp), : int(resident.max()) + 1]
+        room = places[np.arange(len(rows)), resident.astype(np.intp)]
+        places[:, -1] = math.inf
+        t = Columns(*columns)
+        known = _narrow[device, a, b, vendor] = Table(
+            tuple([one for one, *_ in rows]), t.BK, share, cluster, table, tuple(found), t, resident, efficiency, chained > 0,
+            roomy > 0, room, places,
+        )  # fmt: skip
     return known
 
 
@@ -326,60 +342,71 @@ def block_seconds(
 
 
 @functools.lru_cache(1 << 10)
-def waves(table: Table, trans: str, lanes: int, wide: int, wide_parts: int) -> cost_model.Wave:
+def waves(table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int) -> cost_model.Wave:
     """Return the cycles of an SM that runs so many blocks of a row at once, from 0 on; C, and parts, are written so wide."""
-    t, p = table.columns, cost_model.VENDOR_BLOCK if table.vendor else cost_model.BLOCK
-    count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], (table.share > 0) & (not table.clustered)
+    t = table.columns
+    count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], table.share > 0
     vc = np.minimum(np.where(parts, wide_parts, wide), t.VEC)
-    regrouped = (vc < t.VEC) & table.roomy & (not table.vendor)
-    return cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, count)
+    regrouped, p = (vc < t.VEC) & table.roomy & (not vendor), cost_model.VENDOR_BLOCK if vendor else cost_model.BLOCK
+    return cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, np.maximum(table.cluster, 1), count)
 
 
-def weighed(device: Device, desc: GemmDesc, table: Table, slices: NDArray[Any], depth: int = 0) -> NDArray[Any]:
+def weighed(
+    device: Device, desc: GemmDesc, table: Table, slices: NDArray[Any], depth: int = 0, aligned: bool = False
+) -> NDArray[Any]:  # fmt: skip
     """Return ``block_seconds`` of the rows of a table in so many slices; infinity where they are 0.
 
-    A vendor's are as if operands and C were aligned. ``depth``: another K than the product's.
+    ``depth``: another K than the product's. ``aligned``: as if operands and C were, by the numbers of a vendor's kernels.
     """
-    wide, parts = (4, 4) if table.vendor else (desc.widths[2], widest(desc.N))
-    known, rows = waves(table, desc.trans, device.lanes or 128, wide, parts), len(slices)
-    places, p = np.arange(rows), cost_model.VENDOR_BLOCK if table.vendor else cost_model.BLOCK
+    wide, parts = (4, 4) if aligned else (desc.widths[2], widest(desc.N))
+    known, rows = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts), np.arange(len(slices))
 
     def wave(blocks: NDArray[Any]) -> cost_model.Wave:
-        i = blocks.astype(np.intp) * rows + places
+        i = np.minimum(blocks, table.resident).astype(np.intp) * len(rows) + rows
         return cost_model.Wave(known.iteration.take(i), known.writing.take(i), known.written)
 
+    cluster = np.maximum(table.cluster, 1.0)
     cycles = cost_model.launch_cycles(
-        desc, depth or desc.K, table.columns, table.resident, np.maximum(slices, 1.0), wave, wide,
-        device.compute_units, p, table.clustered,
+        desc, depth or desc.K, table.columns, np.maximum(slices, 1.0), cluster, table.room,
+        lambda left: (table.places >= left[:, None]).argmax(1), wave, table.resident, wide, device.compute_units,
+        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,
     )  # fmt: skip
-    found: NDArray[Any] = cost_model.seconds(cycles, 1 if table.clustered else np.minimum(slices, 2), cost_model.hz(device))
+    found: NDArray[Any] = cost_model.seconds(cycles, 1 + (slices > cluster), cost_model.hz(device))
     found[slices == 0] = math.inf
     return found
 
 
-def least(table: Table, slices: NDArray[Any], seconds: NDArray[Any]) -> list[tuple[float, Block, int]]:
-    """Return seconds, block and slices of the ``MOST`` least, the first of equals first."""
-    order, each = np.argsort(seconds, kind="stable")[:MOST], len(slices) // len(table.blocks)
-    found = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
-    return [(time, table.blocks[i // each], int(n)) for time, i, n in found if n]
-
-
-def listed(table: Table, slices: NDArray[Any]) -> list[tuple[Block, int]]:
-    """Return each block with each of its slices."""
-    each = len(slices) // len(table.blocks)
-    return [(table.blocks[i // each], int(n)) for i, n in enumerate(slices.tolist()) if n]
-
-
-def split_k_columns(desc: GemmDesc, table: Table, compute_units: int) -> NDArray[Any]:
-    """Return ``split_k_factors`` of a table's rows: 1 comes first, 0 stands for one that is in the row before."""
+def all_slices(device: Device, desc: GemmDesc, table: Table) -> NDArray[Any]:
+    """Return the K slices of a table's rows that are weighed: tiles of one chain are not split, and may be there."""
     t = table.columns
     count = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch
-    most = np.maximum(np.floor(desc.K / (LEAST_ITERATIONS * t.BK)), 1.0)
-    wanted = np.maximum(np.minimum(np.rint(compute_units * table.share / count), most), 1.0)
-    iterations = np.ceil(desc.K / t.BK)
-    found: NDArray[Any] = np.ceil(iterations / np.ceil(iterations / wanted))  # of a block never fewer than in the row before
-    found[1:][(found[1:] == found[:-1]) & (table.share[1:] > 0)] = 0
-    return found
+    slices = table.slices(desc.K, count, PER_UNIT * device.compute_units)
+    alone = ~table.chained
+    slices[alone] = (table.share[alone] == 0) * may_be_uncut(desc, table.blocks[0].tile)
+    return slices
+
+
+def weigh(device: Device, desc: GemmDesc, clustered: bool, most: int) -> list[tuple[float, Block, int]]:
+    """Return predicted seconds, block and slices of ``BLOCKS``, the least first, in clusters or without.
+
+    Both are weighed at once, for the first that is asked for.
+    """
+    global _weighed
+    table = narrowed(device, *desc.widths[:2])
+    if _weighed[:2] != (table, desc):
+        slices = all_slices(device, desc, table)
+        seconds = weighed(device, desc, table, slices)
+        if desc.K > ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # each launch of theirs takes as much of K
+            pieces = chain_lengths(desc.K, ONE_CHAIN)
+            each = (pieces.count(k) * weighed(device, desc, table, slices, k) for k in dict.fromkeys(pieces))
+            seconds = np.where(table.chained, seconds, sum(each))
+        _weighed = table, desc, slices, seconds
+    _, _, slices, seconds = _weighed
+    mine = (table.cluster > 0) == clustered
+    return table.least(np.where(mine, seconds, math.inf), slices * mine, most)
+
+
+_weighed: tuple[Any, ...] = (None, None)
 
 
 def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 0) -> list[tuple[Block, int, float]]:
@@ -388,10 +415,11 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
     ``split_side``: least longer side of those whose sums are split.
     """
     table = narrowed(device, 4, 4, vendor=True)
-    slices, t = split_k_columns(desc, table, device.compute_units), table.columns
+    t = table.columns
+    slices = table.slices(desc.K, np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch, 0.0)
     slices *= (np.minimum(t.BM, t.BN) >= side) & ((table.share == 0) | (np.maximum(t.BM, t.BN) >= split_side))
-    found = weighed(device, desc, table, slices)[slices > 0].tolist()
-    return [(block, n, time) for (block, n), time in zip(listed(table, slices), found, strict=True)]
+    found = weighed(device, desc, table, slices, aligned=True)[slices > 0].tolist()
+    return [(block, n, time) for (block, n), time in zip(table.listed(slices), found, strict=True)]
 
 
 # on a CPU

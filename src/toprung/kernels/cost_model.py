@@ -181,9 +181,11 @@ class Wave(NamedTuple):
 
 
 def wave_of(
-    trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: BlockModel, regrouped: Any, parts: Any, count: Any
+    trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: BlockModel, regrouped: Any, parts: Any, cluster: Any,
+    count: Any,
 ) -> Wave:  # fmt: skip
-    """Return the cycles of ``count`` blocks that an SM runs at once: of parts of sums, or of C.
+    """Return the cycles of ``count`` blocks that an SM runs at once: of parts of sums, or of C, of which each of ``cluster`` blocks
+    writes its share when they have passed each other their sums.
 
     An iteration takes as long as its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, better where
     they fill only some, longer where operands are read in narrow pieces, and waits. C is written ``vc`` floats at a time,
@@ -202,6 +204,7 @@ def wave_of(
     ends = 1 + p.short_row * 16 / t.BN
     each_result = p.result * xp.pow(t.results / 32, p.piece) * ends * xp.pow(gaps, p.scattered)
     writing = p.store * (t.results / t.VEC * pieces) + each_result * results
+    writing = writing / cluster + (cluster > 1) * (p.meeting + p.passing * results * (1 - 1 / cluster))
     return Wave(multiplying + waiting, writing, p.written * ends * xp.where(parts, 1.0, xp.pow(gaps, p.scattered_memory)))
 
 
@@ -220,51 +223,46 @@ def block_cycles(
     clustered: bool = False,
 ) -> float:
     """Return the cycles of a block kernel, see ``launch_cycles`` and ``wave_of``."""
-    t = Columns.of(tile)
-    wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > 1 and not clustered)
-    return float(launch_cycles(desc, desc.K, t, resident, slices, wave, wide, units, p, clustered))
+    t, cluster = Columns.of(tile), slices if clustered else 1
+    wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > cluster, cluster)
+    room = places(resident, cluster, units)
+
+    def busiest(left: float) -> int:
+        return next((n for n in range(1, resident) if places(n, cluster, units) >= left), resident)
+
+    return float(launch_cycles(desc, desc.K, t, slices, cluster, room, busiest, wave, resident, wide, units, p))
 
 
 def launch_cycles(
-    desc: GemmDesc, K: int, t: Columns, resident: Any, slices: Any, wave: Callable[[Any], Wave], wide: int, units: int,
-    p: BlockModel, clustered: bool,
+    desc: GemmDesc, K: int, t: Columns, slices: Any, cluster: Any, room: Any, busiest: Callable[[Any], Any],
+    wave: Callable[[Any], Wave], resident: Any, wide: int, units: int, p: BlockModel,
 ) -> Any:  # fmt: skip
     """Return the cycles of a launch for so much of K; columns of them for columns of tiles.
 
-    Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were others. Slices
-    add a second pass, which moves the parts, or computes where in C its accesses lie, for ``wide`` floats at a time; where they are
-    ``clustered``, blocks pass each other their sums, and each writes its share. Nothing takes less than memory needs for the
-    operands, and the L2 for what each block reads of them.
+    Blocks are dealt out in waves of ``resident`` an SM, ``room`` in all, the last wave with what is left, not evenly if there were
+    others: ``busiest`` returns the fewest blocks of an SM with which so many run at once. Slices beyond those of a ``cluster``
+    add a second pass, which moves the parts, or computes where in C its accesses lie, for ``wide`` floats at a time. Nothing
+    takes less than memory needs for the operands, and the L2 for what each block reads of them.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     made = desc.batch * desc.M * desc.N
     groups = xp.ceil(desc.M / t.BM) * xp.ceil(desc.N / t.BN) * desc.batch * slices
     iterations = xp.ceil(xp.ceil(K / t.BK) / slices)
-    at_once = places(resident, slices, units) if clustered else resident * units
-    whole = xp.floor(groups / at_once)
-    left = groups - whole * at_once
+    whole = xp.floor(groups / room)
+    left = groups - whole * room
     some = left > 0
     left = left + (UNEVEN * units) * (some & (whole > 0))
-    # the fewest blocks on the busiest SM with which all that are left run at once
-    rest = xp.max(xp.min(_busiest(left, slices, units) if clustered else xp.ceil(left / units), resident), 1)
-
-    def cycles(blocks: Any) -> tuple[Any, Any]:
-        found = wave(blocks)
-        if not clustered:
-            return iterations * found.iteration + found.writing, found.written
-        meeting = p.meeting + p.passing * blocks * (t.BM * t.BN) * (1 - 1 / slices)
-        return iterations * found.iteration + found.writing / slices + meeting, found.written
-
-    full, written = cycles(resident)
-    total = whole * full + some * cycles(rest)[0]
-    memory = (4 * desc.batch * (desc.M + desc.N) * K + (4 * made) * written) / p.memory
+    full, last = wave(resident), wave(busiest(left))
+    total = whole * (iterations * full.iteration + full.writing) + some * (iterations * last.iteration + last.writing)
+    memory = (4 * desc.batch * (desc.M + desc.N) * K + (4 * made) * full.written) / p.memory
     total = p.launch + _funnel(xp, total, memory, groups * iterations * (t.BK * (t.BM + t.BN)) * (4 / p.cache))
-    if clustered or not xp.any(slices > 1):
+    split = slices > cluster
+    if not xp.any(split):
         return total
     parts = (4 * made) * slices
     moving = (2 * parts + 4 * made) / xp.where(parts <= CACHED, p.slices, p.memory)
     rounds = (p.adding * made / wide / (units * THREADS)) * xp.where(slices > FEW_PARTS, ADDERS, 1)
-    return total + (slices > 1) * (p.second + _funnel(xp, moving, rounds))
+    return total + split * (p.second + _funnel(xp, moving, rounds))
 
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
@@ -278,7 +276,7 @@ def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
 def places(each: Any, slices: Any, units: int) -> Any:
     """Return how many blocks run at once in clusters of ``slices`` where an SM has ``each`` of them at most."""
     if isinstance(slices, np.ndarray):
-        return _places(units)[slices.astype(np.intp), each.astype(np.intp)]
+        return places_of(units)[slices.astype(np.intp), each.astype(np.intp)]
     if slices == 1:
         return each * units
     known = CLUSTERS[slices]
@@ -287,16 +285,11 @@ def places(each: Any, slices: Any, units: int) -> Any:
 
 
 @functools.cache
-def _places(units: int) -> NDArray[Any]:
+def places_of(units: int) -> NDArray[Any]:
     """Return ``places`` by slices and blocks of an SM."""
     return np.array(
         [[places(n, s, units) if n and s else 0 for n in range(MOST_GROUPS + 1)] for s in range(max(CLUSTERS) + 1)], float
     )
-
-
-def _busiest(left: Any, slices: Any, units: int) -> Any:
-    """Return the fewest blocks of an SM with which all clustered ones that are left run at once."""
-    return (_places(units)[np.asarray(slices, np.intp)] >= np.asarray(left)[..., None]).argmax(-1)
 
 
 @dataclass(frozen=True)
@@ -360,7 +353,7 @@ class Team(NamedTuple):
 
     Attributes
     ----------
-    BM, down, piece, items, resident : rows or columns, elements of K in an iteration, least of a slice, work-items, groups of an SM
+    BM, down, items, resident : rows or columns, elements of K in an iteration, work-items, groups of an SM
     busy, ends : cycles that a group keeps an SM busy in an iteration, and at its end
     waiting, far : cycles that an iteration waits; more where the large operand is not in the L2
     moved : times the bytes of the large operand that are moved
@@ -369,7 +362,6 @@ class Team(NamedTuple):
 
     BM: Any
     down: Any
-    piece: Any
     items: Any
     resident: Any
     busy: Any
@@ -405,8 +397,8 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: SkinnyMo
     busy = (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) / 4 + passes * s.once
     more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
     return Team(
-        tile.BM, down, tile.DN * (tile.KU or tile.VEC or 1), items, resident, warps * busy, warps * ends * s.reduce / 4,
-        s.iteration + floats * s.each + reads * s.small, s.gone + floats * s.far, 1 + more, s.flight / (size * floats * items),
+        tile.BM, down, items, resident, warps * busy, warps * ends * s.reduce / 4, s.iteration + floats * s.each + reads * s.small,
+        s.gone + floats * s.far, 1 + more, s.flight / (size * floats * items),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from toprung.device import Device
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.kernels import cost_model
 from toprung.kernels.base import Switches
-from toprung.kernels.split_k import LEAST_ITERATIONS
+from toprung.kernels.split_k import Rows
 from toprung.tile import Tile
 
 SMALL = (1, 2, 4, 8, 16)
@@ -51,6 +51,8 @@ WAVES = (0.5, 1.0, 2.0, 4.0)
 
 MOST_SLICES = 256
 """Slices of K at most."""
+PER_UNIT = 16
+"""Work-groups per SM, all slices together, up to which a cluster size is weighed: as many of 128 work-items as an SM holds."""
 
 
 def reader(s: Skinny) -> str:
@@ -100,53 +102,42 @@ def block_count(s: Skinny, tile: Tile) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Teams that are weighed at once, several rows for each, which follow each other.
+class Table(Rows):
+    """Teams that are weighed at once, with their numbers in columns, and the switches of them all."""
 
-    Attributes
-    ----------
-    tiles : of the rows
-    share : slices of K of a cluster in a row; else work-items per SM that slices are to give, as ``WAVES``, 0 for all of K
-    team : their numbers in columns
-    options : switches of them all
-    """
-
-    tiles: tuple[Tile, ...]
-    share: NDArray[Any]
     team: cost_model.Team
     options: Switches
 
 
-Teams: TypeAlias = tuple[list[tuple[Tile, float]], Switches]
-"""Tiles and shares of a table's rows, and the switches of them all."""
+Teams: TypeAlias = tuple[list[tuple[Tile, float, int]], Switches]
+"""Tile, share of ``WAVES``, and cluster of a table's rows, and the switches of them all."""
 tables: dict[Hashable, Table] = {}
 """Tables by what made them."""
 
 
-def table(s: Skinny, models: Mapping[str, cost_model.SkinnyModel], what: Hashable, make: Callable[[], Teams]) -> Table:
+def table(
+    s: Skinny, units: int, models: Mapping[str, cost_model.SkinnyModel], what: Hashable, make: Callable[[], Teams]
+) -> Table:  # fmt: skip
     """Return the table of a product, which ``make`` is called for once for ``what`` and such operands."""
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
-    key = what, s.by_rows, s.widths, small_of(s), banks, s.type_large
+    key = what, units, s.by_rows, s.widths, small_of(s), banks, s.type_large
     found = tables.get(key)
     if found is None:
         rows, options = make()
         model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
-        teams = [cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model) for tile, _ in rows]
-        columns, share = np.array(teams, float).reshape(-1, len(cost_model.Team._fields)).T, np.array([n for _, n in rows], float)
-        found = tables[key] = Table(tuple([tile for tile, _ in rows]), share, cost_model.Team(*columns), options)
+        numbers = [
+            (*cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model), iteration_depth(tile), cluster,
+             share * max(1, cost_model.THREADS // tile.work_items) * units)
+            for tile, share, cluster in rows
+        ]  # fmt: skip
+        *team, piece, cluster, share = np.array(numbers, float).reshape(-1, len(cost_model.Team._fields) + 3).T
+        found = tables[key] = Table(tuple([tile for tile, *_ in rows]), piece, share, cluster, cost_model.Team(*team), options)
     return found
 
 
-def split_k_columns(s: Skinny, of: Table, compute_units: int) -> NDArray[Any]:
-    """Return the K slices of a table's rows: one, and what fills each SM by ``WAVES``; 0 for one that is in the row before."""
-    t = of.team
-    at_once = np.maximum(1.0, np.floor(cost_model.THREADS / t.items)) * compute_units
-    most = np.minimum(np.floor(s.depth / (LEAST_ITERATIONS * t.piece)), MOST_SLICES)
-    wanted = np.maximum(1.0, np.minimum(np.rint(of.share * at_once / (np.ceil(s.length / t.BM) * s.batch)), most))
-    pieces = np.ceil(s.depth / t.piece)
-    found: NDArray[Any] = np.ceil(pieces / np.ceil(pieces / wanted))  # of a team never fewer than in the row before
-    found[1:][(found[1:] == found[:-1]) & (of.share[1:] > 0)] = 0
-    return found
+def slices_of(s: Skinny, of: Table, units: int) -> NDArray[Any]:
+    """Return the K slices of a table's rows, 0 for none."""
+    return of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)
 
 
 def weighed(
@@ -192,9 +183,9 @@ def aligned_teams(device: Device, desc: Desc) -> list[tuple[int, float]]:
 
     def make() -> Teams:
         tiles = (team_tile(s, at, 4, 4 if s.by_rows else 1) for at in VENDOR_TEAMS[reader(s)])
-        return list(itertools.product(tiles, (0, *WAVES))), ()
+        return [(tile, share, 0) for tile, share in itertools.product(tiles, (0, *WAVES))], ()
 
-    of = table(s, cost_model.VENDOR_SKINNY, "vendor", make)
-    slices = split_k_columns(s, of, device.compute_units)
+    of = table(s, device.compute_units, cost_model.VENDOR_SKINNY, "vendor", make)
+    slices = slices_of(s, of, device.compute_units)
     seconds = weighed(device, s, of, slices, cost_model.VENDOR_SKINNY)
     return [(int(n), time) for n, time in zip(slices.tolist(), seconds.tolist(), strict=True) if n]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from toprung.tile import Tile
@@ -34,6 +36,47 @@ def whole_slices(depth: int, piece: N, slices: N) -> N:
 def with_slices(tile: Tile, slices: int) -> Tile:
     """Return a tile with its number of slices; one slice is no split. Every selection asks for some hundred of the same."""
     return replace(tile, SPLIT_K=slices if slices > 1 else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Candidates that are weighed at once, in columns: blocks or teams, each in several numbers of slices of K.
+
+    Attributes
+    ----------
+    of : the block or team of each row
+    piece : elements of K in an iteration
+    share : work-groups that slices are to give, which a second launch adds up; 0: all of K. Larger ones follow smaller ones
+    cluster : slices of K that the blocks of a cluster add up; 0 for the other rows
+    """
+
+    of: tuple[Any, ...]
+    piece: NDArray[Any]
+    share: NDArray[Any]
+    cluster: NDArray[Any]
+
+    def slices(self, K: int, count: NDArray[Any], per_cluster: float, most: float = math.inf) -> NDArray[Any]:
+        """Return the slices of each row, none of them empty; 0 for what is in the row before, or not worth weighing.
+
+        ``count``: work-groups of a slice, of which clusters may have ``per_cluster`` at most, all slices together.
+        """
+        limit, pieces = np.minimum(np.floor(K / (LEAST_ITERATIONS * self.piece)), most), np.ceil(K / self.piece)
+        wanted = np.maximum(np.minimum(np.rint(self.share / count), limit), np.maximum(self.cluster, 1.0))
+        found: NDArray[Any] = np.ceil(pieces / np.ceil(pieces / wanted))
+        left_out = (self.cluster > 0) & ((found != self.cluster) | (found > limit) | (found * count > per_cluster))
+        left_out[1:] |= (self.share[1:] > 0) & (found[1:] == found[:-1])
+        found[left_out] = 0
+        return found
+
+    def listed(self, slices: NDArray[Any]) -> list[tuple[Any, int]]:
+        """Return each block or team with each of its slices."""
+        return [(one, int(n)) for one, n in zip(self.of, slices.tolist(), strict=True) if n]
+
+    def least(self, seconds: NDArray[Any], slices: NDArray[Any], most: int) -> list[tuple[float, Any, int]]:
+        """Return seconds, block or team, and slices of the least, the first of equals first."""
+        order = np.argsort(seconds, kind="stable")[:most]
+        found = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
+        return [(time, self.of[i], int(n)) for time, i, n in found if n]
 
 
 def adapted_slices(depth: int, piece: int, slices: int, blocks: int, measured_blocks: int, exact: bool) -> int:

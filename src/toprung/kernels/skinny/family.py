@@ -8,10 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from toprung.backends.base import Session, Source
 from toprung.backends.plan import A, B
@@ -37,8 +34,8 @@ from toprung.kernels.skinny_model import (
     reader,
     refused,
     skinny_seconds,
+    slices_of,
     small_of,
-    split_k_columns,
     table,
     team_tile,
     teams,
@@ -103,42 +100,35 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
                 yield SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
             return
         of = self._table(device, desc)
-        for tile, slices in zip(of.tiles, self._slices(device, s, of).tolist(), strict=True):
-            if slices:
-                yield SkinnyConfig(with_slices(tile, int(slices)), of.options)
+        for tile, slices in of.listed(slices_of(s, of, device.compute_units)):
+            yield SkinnyConfig(with_slices(tile, slices), of.options)
 
     def weighed(self, device: Device, desc: Desc) -> Iterable[tuple[float, SkinnyConfig]]:
         # all at once
         if device.kind != "gpu" or not is_skinny(desc):
             return super().weighed(device, desc)
         s, of = desc.skinny, self._table(device, desc)
-        if not (slices := self._slices(device, s, of)).any():
+        if not (slices := slices_of(s, of, device.compute_units)).any():
             return []
-        seconds = weighed(device, s, of, slices, cost_model.SKINNY, self.meet)
-        order = np.argsort(seconds, kind="stable")[:MOST]
-        best = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
-        return [(time, SkinnyConfig(with_slices(of.tiles[i], int(n)), of.options)) for time, i, n in best if n]
+        best = of.least(weighed(device, s, of, slices, cost_model.SKINNY, self.meet), slices, MOST)
+        return [(seconds, SkinnyConfig(with_slices(tile, n), of.options)) for seconds, tile, n in best]
 
     def _table(self, device: Device, desc: Desc) -> Table:
-        """Return the teams that the kernel's rules allow, each with the shares of slices that are weighed."""
-        shares = self._shares()
+        """Return the teams that the kernel's rules allow, each with the slices that are weighed."""
+        each = self._each()
 
         def make() -> Teams:
-            options, found = self._options(device, desc), list[tuple[Tile, float]]()
-            for tile, share in itertools.product(teams(desc.skinny), shares):
-                if self.record(SkinnyConfig(with_slices(tile, int(share)), options)).allows(tile, options, device):
-                    found.append((tile, share))
+            options, found = self._options(device, desc), list[tuple[Tile, float, int]]()
+            for tile, (share, cluster) in itertools.product(teams(desc.skinny), each):
+                if self.record(SkinnyConfig(with_slices(tile, cluster), options)).allows(tile, options, device):
+                    found.append((tile, share, cluster))
             return found, options
 
-        return table(desc.skinny, cost_model.SKINNY, (device, shares), make)
+        return table(desc.skinny, device.compute_units, cost_model.SKINNY, (device, each), make)
 
-    def _shares(self) -> tuple[float, ...]:
-        """Return what slices of a team are to give, see ``Table``."""
-        return 0, *WAVES
-
-    def _slices(self, device: Device, s: Skinny, of: Table) -> NDArray[Any]:
-        """Return the K slices of a table's rows, 0 for none."""
-        return split_k_columns(s, of, device.compute_units)
+    def _each(self) -> tuple[tuple[float, int], ...]:
+        """Return share and cluster of each row of a team, see ``Rows``."""
+        return tuple([(share, 0) for share in (0, *WAVES)])
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from toprung.backends.base import Session
 from toprung.device import Device
@@ -23,14 +19,12 @@ from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
 from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
-from toprung.kernels.skinny_model import SMALL, Table, block_count, iteration_depth, skinny_seconds
+from toprung.kernels.skinny_model import SMALL, block_count, iteration_depth, skinny_seconds
 from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
 from toprung.tile import Tile
 
 SLICES = (2, 3, 4, 6, 8)
 """Cluster sizes that are weighed, one slice of K for each block."""
-MOST = 16
-"""Work-groups per SM, all slices together, up to which a cluster size is weighed: as many of 128 work-items as an SM holds."""
 
 
 def _record(kernel: str, slices: int) -> LibraryKernel:
@@ -64,16 +58,8 @@ class SkinnyCluster(SkinnyFamily):
     def supports(self, device: Device, desc: Desc) -> str:
         return no_clusters(device) or super().supports(device, desc)
 
-    def _shares(self) -> tuple[float, ...]:
-        return SLICES
-
-    def _slices(self, device: Device, s: Skinny, of: Table) -> NDArray[Any]:
-        # each block has a slice that is worth it, none of them empty
-        t, n, pieces = of.team, of.share, np.ceil(s.depth / of.team.piece)
-        fits = n * np.ceil(s.length / t.BM) * s.batch <= MOST * device.compute_units
-        fits &= (s.depth >= n * LEAST_ITERATIONS * t.piece) & (np.ceil(pieces / np.ceil(pieces / n)) == n)
-        found: NDArray[Any] = n * fits
-        return found
+    def _each(self) -> tuple[tuple[float, int], ...]:
+        return tuple([(0, n) for n in SLICES])
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)

@@ -7,10 +7,8 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toprung.backends.base import Session
 from toprung.backends.plan import A, B, C, First, Plan
@@ -19,7 +17,7 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
@@ -55,22 +53,14 @@ class Tiled(RecordFamily[TileConfig]):
                     yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
         table = blocks.narrowed(device, a, b)
-        for block, slices in blocks.listed(table, _slices(device, desc, table)):
+        for block, slices in table.listed(blocks.all_slices(device, desc, table) * (table.cluster == 0)):
             yield configured(device, desc, block, slices)
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
         # all at once
         if device.kind != "gpu" or min(desc.M, desc.N) == 1:
             return super().weighed(device, desc)
-        table = blocks.narrowed(device, *desc.widths[:2])
-        slices = _slices(device, desc, table)
-        seconds = blocks.weighed(device, desc, table, slices)
-        if desc.K > blocks.ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # each launch of theirs takes as much
-            pieces = chain_lengths(desc.K, blocks.ONE_CHAIN)
-            each = (blocks.weighed(device, desc, table, slices, k) for k in dict.fromkeys(pieces))
-            in_chains: Any = sum(pieces.count(k) * found for k, found in zip(dict.fromkeys(pieces), each, strict=True))
-            seconds = np.where(table.chained, seconds, in_chains)
-        return all_configured(device, desc, blocks.least(table, slices, seconds))
+        return all_configured(device, desc, blocks.weigh(device, desc, False, MOST))
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
@@ -161,13 +151,6 @@ class Tiled(RecordFamily[TileConfig]):
         reads = 1 + 8 / (tile.TM or 1) + 16 / (tile.TN or 1)
         depth = slice_depth(desc.depth, tile.BK or 1, config.slices) + 64 / (tile.BK or 1)
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
-
-
-def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> NDArray[Any]:
-    """Return the K slices of a table's blocks that are weighed on a GPU: tiles of one chain are not split, and may be there."""
-    slices = blocks.split_k_columns(desc, table, device.compute_units)
-    slices[~table.chained] = (table.share == 0)[~table.chained] * blocks.may_be_uncut(desc, table.blocks[0].tile)
-    return slices
 
 
 def is_regrouped(config: TileConfig) -> bool:

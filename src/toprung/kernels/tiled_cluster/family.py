@@ -6,15 +6,9 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from toprung.backends.base import Session
 from toprung.backends.plan import Plan
@@ -23,8 +17,8 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import TEST_EDGE, Axes, Launches, Point, TileConfig
-from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
+from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig
+from toprung.kernels.blocks import BLOCKS, block_count, cluster_bytes, tile_grid
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
 from toprung.kernels.record import LibraryKernel, RecordFamily
@@ -33,24 +27,13 @@ from toprung.kernels.tiled.family import all_configured, arguments, configured, 
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.tile import Rule, Tile
 
-SLICES = (2, 3, 4, 6, 8)
-"""Cluster sizes that are weighed, one slice of K for each block."""
-PER_UNIT = 6
-"""Blocks per SM, all slices together, up to which a cluster size is weighed: about as many as an SM holds of any tile."""
-
-
-def local_bytes(tile: Tile, slices: int) -> int:
-    """Return the shared memory of a block: its tiles, and a slot for each slice of what it adds up."""
-    rows = -(-(tile.TM or 1) // slices)
-    return tiles_bytes(tile) + 4 * rows * slices * (tile.TN or 1) * tile.work_items
-
 
 def _record(slices: int) -> LibraryKernel:
     return LibraryKernel(
         idea="slices of K in the blocks of a cluster",
         expects="a launch and a pass through the L2 less than tiled with as many slices",
         tiles={"gpu": TILED.tiles["gpu"]},
-        local_bytes=lambda tile: local_bytes(tile, slices),
+        local_bytes=lambda tile: cluster_bytes(tile, slices),
         rules=(*TILED.rules, Rule("SLICES ≤ TM", "each block adds up rows", lambda t, d: slices <= (t.TM or 1))),
         switches=TILED.switches,
         dynamic=True,
@@ -82,23 +65,18 @@ class TiledCluster(RecordFamily[TileConfig]):
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
     def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
-        table = blocks.narrowed(device, *desc.widths[:2], clusters=SLICES)
-        for block, slices in blocks.listed(table, _slices(device, desc, table)):
+        table = blocks.narrowed(device, *desc.widths[:2])
+        for block, slices in table.listed(blocks.all_slices(device, desc, table) * (table.cluster > 0)):
             yield configured(device, desc, block, slices, clustered=True)
 
     def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
         # all at once
-        table = blocks.narrowed(device, *desc.widths[:2], clusters=SLICES)
-        slices = _slices(device, desc, table)
-        if not slices.any():
-            return []
-        seconds = blocks.weighed(device, desc, table, slices)
-        return all_configured(device, desc, blocks.least(table, slices, seconds), clustered=True)
+        return all_configured(device, desc, blocks.weigh(device, desc, True, MOST), clustered=True)
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
         piece = tile.BK or 1
-        if slices > (tile.TM or 1) or local_bytes(tile, slices) > device.dynamic_local_bytes:
+        if slices > (tile.TM or 1) or cluster_bytes(tile, slices) > device.dynamic_local_bytes:
             return False
         return desc.K >= slices * LEAST_ITERATIONS * piece and whole_slices(desc.K, piece, slices) == slices
 
@@ -161,23 +139,6 @@ class TiledCluster(RecordFamily[TileConfig]):
     def point(self, config: TileConfig) -> Point:
         like = blocks.block_like(config.tile)
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
-
-
-def _slices(device: Device, desc: GemmDesc, table: blocks.Table) -> NDArray[Any]:
-    """Return the slices of a table's rows, 0 for what is not weighed: see ``TiledCluster._fits``."""
-    t, n = table.columns, table.share
-    count, iterations = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch, np.ceil(desc.K / t.BK)
-    fits = _roomy(table, device.dynamic_local_bytes) & (n * count <= PER_UNIT * device.compute_units)
-    fits &= (desc.K >= n * LEAST_ITERATIONS * t.BK) & (np.ceil(iterations / np.ceil(iterations / n)) == n)
-    found: NDArray[Any] = n * fits
-    return found
-
-
-@functools.lru_cache(1 << 10)
-def _roomy(table: blocks.Table, most: int) -> NDArray[Any]:
-    """Return True for each row that a block's rows and so many bytes of local memory allow."""
-    every = itertools.product(table.blocks, SLICES)
-    return np.array([b.chained and n <= (b.tile.TM or 1) and local_bytes(b.tile, n) <= most for b, n in every])
 
 
 def with_cluster(config: TileConfig, slices: int) -> TileConfig:
