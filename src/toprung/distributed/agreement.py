@@ -75,9 +75,9 @@ class Agreement:
         """Return the seconds that are left of a share of the timeout."""
         return max(0.001, self.began + share * self.timeout - time.monotonic())
 
-    def limit(self, share: float = SHARE) -> datetime.timedelta:
-        """Return the time that is left of a share of the timeout."""
-        return datetime.timedelta(seconds=self.left(share))
+    def limit(self) -> datetime.timedelta:
+        """Return the time that is left for communication."""
+        return datetime.timedelta(seconds=self.left())
 
     def reach(self, text: str, offer: str = "") -> dict[int, str]:
         """Return the ranks' offers once all ranks have said the same.

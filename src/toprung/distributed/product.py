@@ -453,36 +453,6 @@ def checked(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: st
     return {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}, out
 
 
-def _computed(a: Any, b: Any, out_placements: Any, panel_bytes: Any, precision: str, own: bool) -> Any:
-    """Return the product of two DTensors, of which nothing is recorded."""
-    mesh: Any = next((thing.device_mesh for thing in (a, b) if isinstance(thing, DTensor)), None)
-    if mesh is None and not dist.is_initialized():
-        checked(a, b, out_placements, panel_bytes, precision)
-    # without a mesh all ranks are told, which are the mesh's in most programs
-    with Agreement(range(dist.get_world_size()) if mesh is None else ranks_of(mesh).values()) as agreement:
-        sizes, out = checked(a, b, out_placements, panel_bytes, precision)
-        given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
-        device = a.to_local().device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        known = RATES.get(name, {}).get(precision) or RATES.get(name, {}).get("auto")
-        schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes, known or H200)
-        try:
-            product = Product(schedule, a, b, agreement, {"own": own, "precision": precision})
-        except RuntimeError as error:  # PyTorch has no type for too little memory of the host
-            asked = schedule.memory + ITEM * math.prod(schedule.shard("C", schedule.parked["C"]))
-            if device.type == "cuda":
-                free = torch.cuda.mem_get_info(device)[0]
-            else:
-                free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
-        c = product.run(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
-        if device.type == "cuda":
-            agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups())
-    predicted = schedule.seconds if known else None
-    _last.receipt = Receipt(schedule, predicted, schedule.bytes, product.memory, len(product.panels), product.times)
-    return c
-
-
 class _Matmul(torch.autograd.Function):  # type: ignore[misc]
     """A product whose gradients are two more, placed as their operands are."""
 
@@ -490,7 +460,33 @@ class _Matmul(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, a: Any, b: Any, *options: Any) -> Any:
         ctx.save_for_backward(a, b)
         ctx.options = options
-        return _computed(a, b, *options)
+        out_placements, panel_bytes, precision, own = options
+        mesh: Any = next((thing.device_mesh for thing in (a, b) if isinstance(thing, DTensor)), None)
+        if mesh is None and not dist.is_initialized():
+            checked(a, b, out_placements, panel_bytes, precision)
+        # without a mesh all ranks are told, which are the mesh's in most programs
+        with Agreement(range(dist.get_world_size()) if mesh is None else ranks_of(mesh).values()) as agreement:
+            sizes, out = checked(a, b, out_placements, panel_bytes, precision)
+            given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
+            device = a.to_local().device
+            name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+            known = RATES.get((name, precision)) or RATES.get((name, "auto"))
+            schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes, known or H200)
+            try:
+                product = Product(schedule, a, b, agreement, {"own": own, "precision": precision})
+            except RuntimeError as error:  # PyTorch has no type for too little memory of the host
+                asked = schedule.memory + ITEM * math.prod(schedule.shard("C", schedule.parked["C"]))
+                if device.type == "cuda":
+                    free = torch.cuda.mem_get_info(device)[0]
+                else:
+                    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                raise OutOfDeviceMemory(f"rank {dist.get_rank()}, {device},", asked, free, f"panels and result: {error}") from error
+            c = product.run(f"{sizes} on {mesh}: A {given['A']}, B {given['B']}, C {out}, {precision}, own={own}, {schedule}")
+            if device.type == "cuda":
+                agreement.watch(torch.cuda.current_stream(device).record_event(), mesh.get_all_groups())
+        predicted = schedule.seconds if known else None
+        _last.receipt = Receipt(schedule, predicted, schedule.bytes, product.memory, len(product.panels), product.times)
+        return c
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:

@@ -18,8 +18,9 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from toprung.errors import BadArgument
 from toprung.kernels.cost_model import MEMORY_RATE
@@ -46,8 +47,7 @@ kept = functools.lru_cache(maxsize=4096)
 Placements = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """Measured speeds of a device and its links.
 
     Attributes
@@ -68,27 +68,19 @@ MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text("utf-8
 """Runs of ``benchmarks/several.py``, each with its environment and the bench's results."""
 
 
-def _measured() -> dict[str, dict[str, Rates]]:
+def _measured() -> dict[tuple[str, str], Rates]:
     """Return the median rates of each device and precision in the record."""
-    found: dict[str, dict[str, list[Rates]]] = {}
-    for run in MEASURED:
-        for one in run["results"]:
-            if one["ranks"] > 1:
-                each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, one.get("host", 0.0))
-                found.setdefault(run["environment"]["device"]["name"], {}).setdefault(one["precision"], []).append(each)
-    return {
-        name: {
-            precision: Rates(*(statistics.median(getattr(one, f.name) for one in rates) for f in fields(Rates)))
-            for precision, rates in of_device.items()
-        }
-        for name, of_device in found.items()
-    }
+    found: dict[tuple[str, str], list[Rates]] = {}
+    for environment, one in ((run["environment"], one) for run in MEASURED for one in run["results"] if one["ranks"] > 1):
+        each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, one.get("host", 0.0))
+        found.setdefault((environment["device"]["name"], one["precision"]), []).append(each)
+    return {which: Rates(*map(statistics.median, zip(*rates, strict=True))) for which, rates in found.items()}
 
 
 RATES = _measured()
 """Rates by the device's name and the precision. Other devices are scheduled as an H200, other precisions as "auto"."""
 
-H200 = RATES["NVIDIA H200"]["auto"]
+H200 = RATES["NVIDIA H200", "auto"]
 
 
 def chunk(size: int, parts: int, index: int) -> tuple[int, int]:
