@@ -136,6 +136,28 @@ def ranges_behind_one_are_found_without_being_asked_for() -> None:
         assert (made := lines()) == (wanted := of_python(kin.find(size), size)), (size, made, wanted)
 
 
+def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
+    make, held = lambda n: torch.mm(W[n], B[:, :480]), list[background.Job]()
+    products.forget()
+    toprung.torch.enable(**{**ON, "own": False})
+    weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
+    cost, background.Background.cost = background.Background.cost, 0.0  # type: ignore[assignment,method-assign]
+    background.HERE.apart = lambda *request: None  # type: ignore[method-assign]  # the worker has the functions as they are
+    before, background.begin = background.begin, lambda job, order=0: (held.append(job), setattr(job, "begun", True))  # type: ignore[assignment]
+    for size in (600, 610, 620):
+        for _ in range(2):
+            make(size)
+    for size in (630, 640):
+        for _ in range(2):
+            assert frames(lambda size=size: make(size)) == [], size  # type: ignore[misc]
+    for job in list(held):
+        job.work()
+    for size in (635, 640):
+        assert frames(lambda size=size: make(size)) == [] and lines(), size  # type: ignore[misc]
+    background.begin, ranges.not_faster, background.Background.cost = before, weighed, cost  # type: ignore[method-assign]
+    del background.HERE.apart
+
+
 def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
     before = products.slower, ranges.not_faster
     products.slower = lambda call, theirs: "as fast"

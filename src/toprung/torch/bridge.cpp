@@ -28,6 +28,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -142,7 +143,7 @@ struct Kind {
     Taking* taking;  // null unless TAKEN
     int64_t calls;   // calls that are still LEFT, without Python
     uint64_t used;  // Shard::uses at the last look-up
-    std::vector<Range*> ranges = {};  // of a key without its size along an axis: the first that has a size is its
+    std::vector<Range*> ranges = {};  // of a key without its size along an axis: the first that has a size is its; TAKEN: of Python's
 };
 
 // Products by Takings that are gone, until Python asks.
@@ -341,8 +342,10 @@ Taking* made_for(Range& range, int64_t size) {
     return made;
 }
 
-// Decide a product whose kind is new: by a range that has its size, or else it is Python's if it was met with many sizes.
-[[gnu::noinline]] Route fresh(State* state, Product& product) {
+// Decide a product whose kind is new, or was met once: by a range that has its size, or else it is Python's if it was met with many
+// sizes, or again. Layers of one shape meet a new size several times in a step: calls that Python lets pass count for those, too.
+[[gnu::noinline]] Route fresh(State* state, Product& product, bool again) {
+    bool passes = false;
     Range* range = nullptr;
     for (int axis = 0; axis < AXES && range == nullptr && !state->reproducible; axis++) {
         Key kin;
@@ -355,10 +358,12 @@ Taking* made_for(Range& range, int64_t size) {
             shard.replace({kin, LEFT, nullptr, nullptr, FRESH - 2, 0});
             continue;
         }
+        if (again && known->verdict != TAKEN) continue;  // it has been counted
         const auto found = std::ranges::find_if(known->ranges, [&](Range* one) { return one->first <= size && size <= one->last; });
         if (found == known->ranges.end()) {
-            if (known->calls > 0) known->calls--;
-            else if (product.axis < 0) product.axis = axis;
+            if (known->calls <= 0 && product.axis < 0) product.axis = axis;
+            passes = passes || (known->verdict == TAKEN && known->calls > 0);
+            known->calls -= known->calls > 0;
             continue;
         }
         range = *found;
@@ -372,12 +377,12 @@ Taking* made_for(Range& range, int64_t size) {
             return PYTHON;
         }
     }
-    const bool asks = range == nullptr && (state->eager || product.axis >= 0);
-    if (asks) return PYTHON;
+    const bool asks = state->eager || product.axis >= 0 || (again && !passes);
+    if (range == nullptr && asks) return PYTHON;
     Shard& shard = shard_of(product.key);
     const std::lock_guard<Lock> held(shard.lock);
     if (product.taking == nullptr) {  // most kinds of a program whose sizes change never come again: Python need not know them
-        shard.replace({product.key, LEFT, &state->once, nullptr, 0, 0});
+        shard.replace({product.key, LEFT, &state->once, nullptr, range == nullptr ? 0 : std::numeric_limits<int64_t>::max(), 0});
         state->once.fetch_add(1, std::memory_order_relaxed);
         return THEIRS;
     }
@@ -422,14 +427,14 @@ __attribute__((flatten, noinline)) Route route(State* state, const Asked& asked,
         const auto f32 = caffe2::TypeMeta::Make<float>();
         return a->dtype() == f32 && b->dtype() == f32 ? PYTHON : THEIRS;
     }
-    bool known = false;
+    bool known = false, again = false;
     {
         Shard& shard = shard_of(key);
         const std::lock_guard<Lock> held(shard.lock);
         if (Kind* kind = shard.find(key); kind != nullptr) {
-            known = true;
-            if (kind->verdict == LEFT && kind->calls == 0) return PYTHON;
-            if (kind->verdict == LEFT) {
+            again = kind->verdict == LEFT && kind->calls == 0;
+            known = !again;
+            if (kind->verdict == LEFT && known) {
                 kind->calls--;
                 kind->count->fetch_add(1, std::memory_order_relaxed);
                 return THEIRS;
@@ -439,7 +444,7 @@ __attribute__((flatten, noinline)) Route route(State* state, const Asked& asked,
         }
     }
     if (!known)
-        if (const Route found = fresh(state, product); found != OURS) return found;
+        if (const Route found = fresh(state, product, again); found != OURS) return found;
     Route found = product.taking == nullptr ? PYTHON : OURS;
     const auto backend = a->is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
     const auto precision = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
@@ -654,7 +659,7 @@ EXPORTED void toprung_cover(const State* state, const Key* kin, Range* const* ra
     Shard& shard = shard_of(*kin);
     const std::lock_guard<Lock> held(shard.lock);
     if (kin->words[0] != state->number.load(std::memory_order_relaxed)) return;
-    shard.replace({*kin, LEFT, nullptr, nullptr, calls, 0, {ranges, ranges + count}});
+    shard.replace({*kin, TAKEN, nullptr, nullptr, calls, 0, {ranges, ranges + count}});
 }
 
 // Write the products by ranges since the last time, by range and size, and return how many there are; at most `room`: more are left.

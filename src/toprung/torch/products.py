@@ -25,7 +25,7 @@ from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.blas.ranges import AXES, Operands, around
+from toprung.blas.ranges import AXES, NARROWEST, Operands, around
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
 from toprung.gemm.lowering import tight
@@ -229,7 +229,9 @@ class Products(CountedProducts[Entry]):
             _failed(entry, error)
             made = kin.around(entry, there)
         unknown = made.native.verdict == bridge.UNKNOWN
-        if unknown and step:
+        if unknown and step:  # on with the next tile's sizes, which may have one
+            block = (size - 1) // NARROWEST * NARROWEST
+            self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
             return
         with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
             for one in self.entries.every():
@@ -244,8 +246,12 @@ class Products(CountedProducts[Entry]):
             _prepare(entry, settings)
         self.cover(kin)
         for way in (step,) if step else () if unknown else (1, -1):
-            work = functools.partial(self.range_of, entry, made.last + 1 if way > 0 else made.first - 1, way)
-            background.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
+            self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
+
+    def _after(self, entry: Entry, size: int, step: int) -> None:
+        """Have the range of another size than an entry's be looked for once nothing is waited for."""
+        work = functools.partial(self.range_of, entry, size, step)
+        background.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
 
     def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
         """Count products of a size that the bridge took by a range."""
