@@ -26,8 +26,8 @@ from toprung.kernels.split_k import LEAST_ITERATIONS, Rows, slice_depth, whole_s
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 LONG_CHAIN = 32
-CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: LONG_CHAIN}, {512: 64, LARGEST: 256}
-"""Longest K with the products of a chain; and on a CPU, where OpenBLAS has 320 and more, fewer where K is just above."""
+CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: LONG_CHAIN}, {64: 16, 512: 64, LARGEST: 256}
+"""Longest K with the products of a chain; and on a CPU, where OpenBLAS has 320 and more, or parts of a short K."""
 ONE_CHAIN = 2048
 """K of a launch of a kernel whose sums are one chain of multiply-adds."""
 CHAINED_SUMS = 64
