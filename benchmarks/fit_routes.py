@@ -285,7 +285,7 @@ class Vendor(Fit):
         start = numbers(cost_model.VENDOR_BLOCK)
         self.fixed = {n: v for n, v in start.items() if not re.match(self.FREE, n)}
         start = {n: v for n, v in start.items() if n not in self.fixed}
-        super().__init__(start | {"TIMES": theirs.TIMES, "MORE": theirs.MORE, "SPLIT_MORE": theirs.SPLIT_MORE}, rows)
+        super().__init__(start | {name: getattr(theirs.MODEL, name.lower()) for name in ("TIMES", "MORE", "SPLIT_MORE")}, rows)
 
     def model(self, values):
         """See ``Fit``."""

@@ -113,7 +113,7 @@ def cublas_is_slower(device: Device, desc: Desc) -> bool:
 
 
 def cycles(
-    device: Device, desc: Desc, block: Block, tile: Tile, slices: int, p: cost_model.BlockModel = cost_model.BLOCK
+    device: Device, desc: Desc, block: Block, tile: Tile, slices: int, p: Any = cost_model.BLOCK
 ) -> float:  # fmt: skip
     """Cycles of a block by the cost model, which no host's time hides."""
     assert isinstance(desc, GemmDesc)
@@ -237,17 +237,17 @@ def cublas_errors() -> list[float]:
 
 
 def test_cublas_has_narrow_tiles_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas, "BATCHED_TIMES", 1.0)  # what the best choice asks for, not the best prediction
+    monkeypatch.setattr(cublas.MODEL, "batched_times", 1.0)  # what the best choice asks for, not the best prediction
     known = cublas_errors()
     assert len(known) >= 4 and statistics.median(known) <= 1.1
-    monkeypatch.setattr(cublas, "SIDE_OF_BATCHES", cublas.SIDE)
+    monkeypatch.setattr(cublas.MODEL, "side_of_batches", cublas.MODEL.side)
     assert statistics.median(cublas_errors()) > 1.3
 
 
 def test_cublas_is_weighed_by_tiles_that_are_legal() -> None:
     call = Gemm(512, 512, 512, batch=4).desc
     assert isinstance(call, GemmDesc)
-    weighed = {block.tile for block, *_ in blocks.aligned_blocks(H200, call, cublas.SIDE_OF_BATCHES)}
+    weighed = {block.tile for block, *_ in blocks.aligned_blocks(H200, call, cublas.MODEL.side_of_batches)}
     assert len(weighed) >= 12 and all(TILED.allows(tile, (), H200) for tile in weighed)
     assert {(tile.VA, tile.VB) for tile in weighed} == {(4, 4), (4, 2)}, "no tile has too few accesses for its work-items"
 
@@ -264,7 +264,7 @@ def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
     first, second = block_like(half), block_like(whole)
     assert first and second
 
-    def halved(p: cost_model.BlockModel = cost_model.BLOCK) -> float:
+    def halved(p: Any = cost_model.BLOCK) -> float:
         return cycles(H200, call, first, half, 1, p) / cycles(H200, call, second, whole, 1, p)
 
     assert halved() < 0.95 * halved(replace(cost_model.BLOCK, alone=0.0))
@@ -371,7 +371,7 @@ def test_the_second_pass_is_counted_as_it_is_launched() -> None:
     assert (cost_model.ADDERS, tile.work_items % cost_model.ADDERS) == (tile.BM, 0)
 
 
-def sums_of_odd_rows(p: cost_model.BlockModel = cost_model.BLOCK) -> list[float]:
+def sums_of_odd_rows(p: Any = cost_model.BLOCK) -> list[float]:
     """The model's times over the record's where many slices of rows that do not lie on 16 bytes, 2 MB and more, are added."""
     record = read(ROUTES)
     device, found = device_of(record), []
@@ -407,14 +407,14 @@ def cublas_with_few() -> list[float]:
     device, found = device_of(record), []
     for one in drawn(record):
         theirs, call = one.seconds(CUBLAS), one.problem.desc
-        if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and 1 < min(call.M, call.N) <= cublas.NARROW:
+        if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and 1 < min(call.M, call.N) <= cublas.MODEL.narrow:
             found.append(cublas_seconds(device, call) / theirs)
     return found
 
 
 def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.65 < statistics.median(cublas_with_few()) <= 1.05
-    monkeypatch.setattr(cublas, "NARROW_TIMES", 1.0)
+    monkeypatch.setattr(cublas.MODEL, "narrow_times", 1.0)
     assert statistics.median(cublas_with_few()) < 0.65
 
 
@@ -435,12 +435,12 @@ def cublas_with_deep(trans: str, sides: range) -> float:
 
 def test_cublas_cuts_sums_of_wide_tiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cublas_with_deep("", range(17, 64)) >= 0.92
-    monkeypatch.setattr(cublas, "SPLIT_SIDE", 0)
+    monkeypatch.setattr(cublas.MODEL, "split_side", 0)
     assert cublas_with_deep("", range(17, 64)) < 0.9
 
 
 def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas, "DEEP_TIMES", 1.0)  # the factor of deeper ones hides what is looked for
+    monkeypatch.setattr(cublas.MODEL, "deep_times", 1.0)  # the factor of deeper ones hides what is looked for
     sides = range(64, 4096)
     assert cublas_with_deep("NT", sides) < 1.05 * cublas_with_deep("NN", sides)
     layouts = {**cost_model.VENDOR_BLOCK.layouts, "NT": cost_model.BLOCK.layouts["NT"]}

@@ -79,8 +79,8 @@ def test_the_faster_by_the_cost_model_is_selected() -> None:
     config = NoConfig()
     found = mixed.select(H200, LARGE, "auto")
     assert isinstance(found, Selection) and found.family is half.FAMILY
-    waiting = half.START + half.EACH * (LARGE.M // half.TILE) * (LARGE.N // half.TILE) / H200.compute_units
-    assert half.FAMILY.cost(H200, LARGE, config) == pytest.approx(waiting + LARGE.flops / half.RATES[16])
+    waiting = half.MODEL.start + half.MODEL.each * (LARGE.M // half.MODEL.tile) * (LARGE.N // half.MODEL.tile) / H200.compute_units
+    assert half.FAMILY.cost(H200, LARGE, config) == pytest.approx(waiting + LARGE.flops / half.MODEL.rates["16"])
     small = replace(LARGE, M=256, N=256, K=128, lda=0, ldb=0, ldc=0)
     few = mixed.select(H200, small, "auto")
     assert isinstance(few, Selection) and few.family.name == "hopper_inflight"  # a launch of ours costs the host less

@@ -28,7 +28,7 @@ def test_factors_of_cublas_lose_less_to_it(monkeypatch: pytest.MonkeyPatch) -> N
     drawn = {19, 23, 263, 271}  # of two records of routes.py and two checks
     best = lost_to_cublas(drawn)
     assert best < 1.4
-    for name in ("BATCHED_TIMES", "SHORT_TIMES", "DEEP_TIMES"):
+    for name in ("batched_times", "short_times", "deep_times"):
         with monkeypatch.context() as without:
-            without.setattr(cublas, name, 1.0)
+            without.setattr(cublas.MODEL, name, 1.0)
             assert lost_to_cublas(drawn) > 1.08 * best, name

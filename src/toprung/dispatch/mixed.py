@@ -10,11 +10,11 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import FASTER
 from toprung.dispatch.selection import Selection
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
+from toprung.kernels import cost_model
 from toprung.kernels.registry import families
 
-CONVERT_RATE, CONVERT_START = 2e12, 2e-6
-"""Bytes a second, read and written, and seconds besides that PyTorch takes to convert an operand on an H200, by
-``benchmarks/candidates.py --shapes routers``."""
+CONVERT = cost_model.fitted("selection")["convert"]
+"""Bytes a second, and seconds besides, that PyTorch takes to convert an operand, by ``models/selection.json``."""
 
 
 def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Selection | str:
@@ -66,5 +66,5 @@ def converted_seconds(device: Device, desc: GemmDesc, classes: tuple[str, ...]) 
     for rows, kind, apart in ((desc.M, desc.type_a, desc.stride_a), (desc.N, desc.type_b, desc.stride_b)):
         if kind != "float32":
             elements = rows * desc.K * (desc.batch if apart else 1)
-            seconds += CONVERT_START + elements * (ELEMENT_BYTES[kind] + 4) / CONVERT_RATE
+            seconds += CONVERT["start"] + elements * (ELEMENT_BYTES[kind] + 4) / CONVERT["rate"]
     return seconds

@@ -1,7 +1,7 @@
 """Tuned store lookup: what the stores of tuned entries say about a product, before the heuristic is asked.
 
-An entry of the very sizes and class comes first, then the nearest of the class (``gemm.classes``) with no size more than ``FACTOR``
-away, then the heuristic. The user's own entries of a size hide those of the same accuracy class that come with the package. What an
+An entry of the very sizes and class comes first, then the nearest of the class (``gemm.classes``) within ``NEIGHBOURS.factor``,
+then the heuristic. The user's own entries of a size hide those of the same accuracy class that come with the package. What an
 entry says is held against the families, rules and switches that exist before anything is built from it; where driver, compiler or
 source are others than it was measured with, it is verified here first (``verify``), once, and the store remembers.
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from toprung import forks
@@ -28,7 +29,7 @@ from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownName
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
-from toprung.kernels import base
+from toprung.kernels import base, cost_model
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
 from toprung.paths import data_dir
@@ -36,17 +37,8 @@ from toprung.paths import data_dir
 if TYPE_CHECKING:
     from toprung.store import Book, Entry, Machine, Proof, Store
 
-FACTOR = 1.5
-"""Largest ratio of M, N, K and batch of a neighbour to the product's."""
-
-MARGIN = 1.03
-"""Factor by which an entry must be faster than what is installed where it was measured on a neighbour, not on the very sizes."""
-
-STRAYED = 1.1
-"""Predicted loss beyond which a neighbour is not followed: the time of its candidate here over the best candidate's."""
-
-CLEARLY = 1.2
-"""Factor by which a family must be faster by its prediction to be taken where another was measured and it was not."""
+NEIGHBOURS = SimpleNamespace(**cost_model.fitted("selection")["neighbours"])
+"""Numbers by which entries of neighbouring sizes are followed; ``means`` in ``models/selection.json`` explains each."""
 
 OLDER = ", with an older source of the kernel"
 """Words of a receipt for samples of a kernel whose source has changed since."""
@@ -287,7 +279,7 @@ class Lookup:
         if self._exact:
             yield True, self.known.measured(self._exact)
         if self._near is None:
-            self._near = self.known.book.near(*self._of, FACTOR)
+            self._near = self.known.book.near(*self._of, NEIGHBOURS.factor)
         for distance, entries in self._near:
             if distance:
                 yield False, self.known.measured(entries)
@@ -369,7 +361,7 @@ class Lookup:
             theirs = next((e for e in entries if e.family and e.family.memory == "host"), None)
             ours = next((e for e in entries if e.may_run(self.device, self.desc, own=True)), None)
             if theirs and ours:
-                return ours.median * (1.0 if exact and ours.current else MARGIN), theirs.median
+                return ours.median * (1.0 if exact and ours.current else NEIGHBOURS.margin), theirs.median
         return None
 
     def _of_spot(self, own: bool, entries: Sequence[Measured], exact: bool) -> tuple[Selection | None, PassedOver]:
@@ -394,7 +386,7 @@ class Lookup:
                 why = f"measured faster than ours on {where}: {_milliseconds(vendor.entry)}"
                 passed = ((str(one), f"{1 / ratio:.2f} times as long when measured"),)
                 return Selection(vendor.candidate, why, passed, True), ()
-            if not exact and ratio < MARGIN:
+            if not exact and ratio < NEIGHBOURS.margin:
                 return None, passed
             passed = ((vendor.kernel, f"{ratio:.2f} times as long when measured"), *passed)
         why = f"tuned on {where}: {_milliseconds(one.entry)}"
@@ -441,16 +433,16 @@ class Lookup:
         return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
 
     def _strayed(self, candidate: Candidate, one: Measured) -> str:
-        """Return why a neighbour's candidate is left for the heuristic's: its prediction lost more than ``STRAYED`` on the way.
+        """Return why a neighbour's candidate is left for the heuristic's: its prediction lost more than ``strayed`` on the way.
 
         What it loses by prediction where it was the fastest measured is the model's error and comes off.
         """
-        others = ("another", "another of its tiles")
-        for here, before, other in zip(
-            ranking.losses(self.device, self.desc, candidate), one.losses(self.device), others, strict=True
-        ):
+        heres, others = ranking.losses(self.device, self.desc, candidate), ("another", "another of its tiles")
+        if max([here or 0.0 for here in heres]) <= NEIGHBOURS.strayed:
+            return ""
+        for here, before, other in zip(heres, one.losses(self.device), others, strict=True):
             lost = here / max(before, 1.0) if here and before else 1.0
-            if lost > STRAYED:
+            if lost > NEIGHBOURS.strayed:
                 return f"tuned on {_where(one, False)}; {lost:.2f} times as long as {other} by the cost model here"
         return ""
 
@@ -463,7 +455,7 @@ class Lookup:
         other = next((p for p in order if p.family.name not in measured and p.family.name not in without), None)
         predicted = [p.seconds for p in order if p.family.name in measured]
         ours = min([candidate.family.cost(self.device, self.desc, candidate.config), *predicted])
-        if other is None or ours < CLEARLY * other.seconds:
+        if other is None or ours < NEIGHBOURS.clearly * other.seconds:
             return ""
         return f"{ours / other.seconds:.1f} times as long as {other} by the cost model, which was not measured there"
 

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -58,76 +58,20 @@ def fitted(name: str) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Host:
-    """Seconds in which a program puts a product into the queue; nothing is faster that is repeated in a loop.
-
-    Attributes
-    ----------
-    launch, two : one launch of ours, and two: the least of records of two machines with an H100, averaged
-    cublas : a call of cuBLAS
-    """
-
-    launch: float
-    two: float
-    cublas: float
+def model(numbers: Mapping[str, Any]) -> Any:
+    """Return a model's numbers as a frozen dataclass; ``means`` in the files explains each."""
+    return _kind(*numbers)(**numbers)
 
 
-@dataclass(frozen=True)
-class BlockModel:
-    """Cycles of a block kernel.
-
-    Attributes
-    ----------
-    launch : a launch, with the first loads and the last stores
-    iteration : one of the loop over K, waiting for memory and for the others of the work-group
-    load : each access to global memory that a work-item makes in an iteration
-    alone : power of the share of the lanes that is filled by which a multiply-add takes less: what all share, local memory first,
-        is then left to few
-    narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
-    store : each store of a work-item, one after the other
-    result : each result that an SM writes
-    piece : power by which that grows with a work-item's results, of 32
-    scattered : power by which that grows where C is written in narrower pieces than a work-item's
-    exchanged : power of the ratio of pieces to accesses that is left of it where lanes exchange results before
-    short_row : share by which writing takes longer in rows of 16, less in longer ones: they begin and end within a sector
-    second : a second launch
-    adding : a round of its work-items, each of which finds out where in C an access of its lies, and adds the lanes' sums
-    memory : bytes a cycle that the GPU moves from and to its memory or L2
-    written : how many bytes read one written counts for, with ``scattered_memory`` as the power
-    cache : bytes a cycle from the L2, to all SMs
-    slices : bytes a cycle of slices, while the cache holds them
-    meeting : a cluster, whose blocks begin together and meet when they are done
-    passing : each result of a slice that an SM gets from the others of the cluster, or has itself
-    layouts : efficiency of the other transposes over that of NN
-    """
-
-    launch: float
-    iteration: float
-    load: float
-    alone: float
-    narrow: Mapping[str, float]
-    store: float
-    result: float
-    piece: float
-    scattered: float
-    exchanged: float
-    short_row: float
-    second: float
-    adding: float
-    memory: float
-    written: float
-    scattered_memory: float
-    cache: float
-    slices: float
-    meeting: float
-    passing: float
-    layouts: Mapping[str, float]
+@functools.cache
+def _kind(*names: str) -> type:
+    return make_dataclass("Model", names, frozen=True)
 
 
-BLOCK, VENDOR_BLOCK = (BlockModel(**fitted(name)["cycles"]) for name in ("blocks", "cublas"))
+BLOCK, VENDOR_BLOCK = (model(fitted(name)["cycles"]) for name in ("blocks", "cublas"))
 """The block model of ours, and of a vendor's library, fitted to cuBLAS's times by tiles that stand for its own."""
-HOST = Host(**fitted("blocks")["host"])
+HOST = model(fitted("blocks")["host"])
+"""Seconds in which a program puts a product into the queue; nothing is faster that is repeated in a loop."""
 
 
 class Columns(NamedTuple):
@@ -149,18 +93,11 @@ class Columns(NamedTuple):
 
 
 NUMBERS = SimpleNamespace(
-    pow=math.pow,
-    sqrt=math.sqrt,
-    max=max,
-    min=min,
-    ceil=math.ceil,
-    floor=math.floor,
-    any=bool,
+    pow=math.pow, sqrt=math.sqrt, max=max, min=min, ceil=math.ceil, floor=math.floor, any=bool,
     where=lambda truth, one, other: one if truth else other,
-)
+)  # fmt: skip
 COLUMNS = SimpleNamespace(
-    pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, floor=np.floor, any=np.ndarray.any,
-    where=np.where,
+    pow=np.power, sqrt=np.sqrt, max=np.maximum, min=np.minimum, ceil=np.ceil, floor=np.floor, any=np.ndarray.any, where=np.where,
 )  # fmt: skip
 """Functions of the model's arithmetic: NUMBERS for one tile, COLUMNS for arrays of many tiles."""
 
@@ -181,7 +118,7 @@ class Wave(NamedTuple):
 
 
 def wave_of(
-    trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: BlockModel, regrouped: Any, parts: Any, cluster: Any,
+    trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: Any, regrouped: Any, parts: Any, cluster: Any,
     count: Any,
 ) -> Wave:  # fmt: skip
     """Return the cycles of ``count`` blocks that an SM runs at once: of parts of sums, or of C, of which each of ``cluster`` blocks
@@ -209,19 +146,9 @@ def wave_of(
 
 
 def block_cycles(
-    desc: GemmDesc,
-    tile: Tile,
-    efficiency: float,
-    resident: int,
-    slices: int,
-    vc: int,
-    wide: int,
-    units: int,
-    lanes: int,
-    p: BlockModel = BLOCK,
-    regrouped: bool = False,
-    clustered: bool = False,
-) -> float:
+    desc: GemmDesc, tile: Tile, efficiency: float, resident: int, slices: int, vc: int, wide: int, units: int, lanes: int,
+    p: Any = BLOCK, regrouped: bool = False, clustered: bool = False,
+) -> float:  # fmt: skip
     """Return the cycles of a block kernel, see ``launch_cycles`` and ``wave_of``."""
     t, cluster = Columns.of(tile), slices if clustered else 1
     wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > cluster, cluster)
@@ -235,7 +162,7 @@ def block_cycles(
 
 def launch_cycles(
     desc: GemmDesc, K: int, t: Columns, slices: Any, cluster: Any, room: Any, busiest: Callable[[Any], Any],
-    wave: Callable[[Any], Wave], resident: Any, wide: int, units: int, p: BlockModel,
+    wave: Callable[[Any], Wave], resident: Any, wide: int, units: int, p: Any,
 ) -> Any:  # fmt: skip
     """Return the cycles of a launch for so much of K; columns of them for columns of tiles.
 
@@ -292,59 +219,9 @@ def places_of(units: int) -> NDArray[Any]:
     )
 
 
-@dataclass(frozen=True)
-class SkinnyModel:
-    """Cycles of a kernel that reads a large operand once.
-
-    Attributes
-    ----------
-    launch : a launch; ``second`` : another one
-    meeting : of a cluster's blocks, in place of that; ``passing`` : of each sum that a work-item sends there
-    wave : of work-groups, before its loop and after it
-    iteration, gone : one of the loop over K, waiting for memory; more where the large operand is not in the L2
-    each, far : for each float of the large operand that a work-item reads in an iteration; more where it is not in the L2
-    small : for each access to the small operand
-    load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
-        the end of one of its sums
-    access : the same with the address of each access in the loop, 64 bits of it
-    once : that the L1, which answers a sub-group from its banks as local memory does, takes for each time that it has to
-    hidden : power by which the larger of working and waiting counts: 1 where a wave does one after the other
-    memory, cached : bytes a cycle of a large operand from beyond the L2 and from it
-    flight : bytes on their way with which half of these arrive: what memory's latency takes
-    narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
-    short : the same where neighbours read less than 512 bytes in a row, at 512/bytes − 1
-    operand, sharp : bytes of a large operand of which half still comes from the L2 when it is read again; how sharply that ends
-    eager : whether all loads of an iteration are asked for before one is waited for, which takes registers
-    """
-
-    iteration: float
-    each: float
-    small: float
-    load: float
-    reduce: float
-    wave: float
-    second: float
-    memory: float
-    cached: float
-    flight: float
-    far: float
-    narrow: float
-    gone: float
-    short: float
-    access: float
-    once: float
-    hidden: float
-    multiply: float
-    launch: float
-    meeting: float
-    passing: float
-    operand: float
-    sharp: float
-    eager: bool
-
-
-SKINNY: Mapping[str, SkinnyModel] = {kernel: SkinnyModel(**fitted("skinny")[kernel]) for kernel in ("rows", "columns")}
-VENDOR_SKINNY: Mapping[str, SkinnyModel] = {name: SkinnyModel(**numbers) for name, numbers in fitted("skinny")["vendor"].items()}
+SKINNY, VENDOR_SKINNY = (
+    {kernel: model(of[kernel]) for kernel in ("rows", "columns")} for of in (fitted("skinny"), fitted("skinny")["vendor"])
+)
 """Models of the skinny kernels, and of what stands for cuBLAS's: ours of before, which asked for one load at a time."""
 
 
@@ -372,7 +249,7 @@ class Team(NamedTuple):
     flight: Any
 
 
-def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: SkinnyModel) -> Team:
+def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> Team:
     """Return the numbers of a work-group of ``rows`` or ``columns``, see ``skinny_cycles``.
 
     How many of them an SM has follows from registers, about as the compiler allots them.
@@ -403,20 +280,9 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: SkinnyMo
 
 
 def skinny_cycles(
-    kernel: str,
-    tile: Tile,
-    length: int,
-    few: int,
-    small: int,
-    depth: int,
-    on: int,
-    batch: int,
-    slices: int,
-    units: int,
-    models: Mapping[str, SkinnyModel] = SKINNY,
-    clustered: bool = False,
-    size: int = 4,
-) -> float:
+    kernel: str, tile: Tile, length: int, few: int, small: int, depth: int, on: int, batch: int, slices: int, units: int,
+    models: Mapping[str, Any] = SKINNY, clustered: bool = False, size: int = 4,
+) -> float:  # fmt: skip
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
 
     Parameters
@@ -431,7 +297,7 @@ def skinny_cycles(
 
 
 def team_cycles(
-    s: SkinnyModel, t: Team, length: int, few: int, small: int, depth: int, batch: int, slices: Any, units: int, clustered: bool,
+    s: Any, t: Team, length: int, few: int, small: int, depth: int, batch: int, slices: Any, units: int, clustered: bool,
     size: int,
 ) -> Any:  # fmt: skip
     """Return ``skinny_cycles`` of a team; a column of them for columns of teams and slices.
@@ -481,7 +347,7 @@ def hz(device: Device) -> float:
     return 1e6 * device.clock_mhz if device.clock_mhz else HZ
 
 
-def seconds(clocks: Any, launches: Any, hz: float, host: Host = HOST) -> Any:
+def seconds(clocks: Any, launches: Any, hz: float, host: Any = HOST) -> Any:
     """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties."""
     device, xp = clocks / hz, COLUMNS if isinstance(clocks, np.ndarray) else NUMBERS
     return xp.max(device, xp.where(launches == 1, host.launch, host.two)) + TIE * device

@@ -116,7 +116,7 @@ tables: dict[Hashable, Table] = {}
 
 
 def table(
-    s: Skinny, units: int, models: Mapping[str, cost_model.SkinnyModel], what: Hashable, make: Callable[[], Teams]
+    s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]
 ) -> Table:  # fmt: skip
     """Return the table of a product, which ``make`` is called for once for ``what`` and such operands."""
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
@@ -141,7 +141,7 @@ def slices_of(s: Skinny, of: Table, units: int) -> NDArray[Any]:
 
 
 def weighed(
-    device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, cost_model.SkinnyModel], meet: bool = False
+    device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, Any], meet: bool = False
 ) -> NDArray[Any]:  # fmt: skip
     """Return ``skinny_seconds`` of the rows of a table in so many slices; infinity where they are 0."""
     cycles = cost_model.team_cycles(
@@ -174,7 +174,7 @@ def written_cycles(s: Skinny) -> float:
     if s.by_rows:
         return 0.0
     each = SECTOR if s.few > 1 and not s.swapped else 4
-    return each * s.length * s.few * s.batch / cost_model.SKINNY["columns"].memory
+    return float(each * s.length * s.few * s.batch / cost_model.SKINNY["columns"].memory)
 
 
 def aligned_teams(device: Device, desc: Desc) -> list[tuple[int, float]]:

@@ -8,6 +8,7 @@ Promote): errors stay below fp32's limit, and are larger than those of our own k
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 from toprung.backends import cublas
 from toprung.device import Device
@@ -16,21 +17,8 @@ from toprung.kernels import cost_model
 from toprung.kernels.base import NoConfig, OwnDesc
 from toprung.kernels.cublas.family import CuBLAS
 
-RATES = {16: 8.5e14, 8: 2.3e14, 2: 1.4e14}
-"""Operations a second of whole tiles, by the bytes on which all rows of operands and result would begin if all were halves."""
-
-TILE, EACH = 64, 0.76e-6
-"""Side of the tiles that operations are counted in, and seconds of an SM for each."""
-
-FILLED = 128
-"""Side of tiles by which products whose rows begin anywhere are taken to be few."""
-
-CALL = 17e-6
-"""Seconds of a call on the host, the median of what checks have where the device takes less."""
-
-START = 4e-6
-"""Seconds of a call beyond operations and bytes. With ``RATES`` and ``EACH`` fitted to 113 times in nine checks of an H200 and an
-H100 (results/*/tune-check-*.json), none held out: median error 13 %."""
+MODEL = SimpleNamespace(**cost_model.fitted("cublas")["half"])
+"""Numbers of the model; ``means`` in ``models/cublas.json`` explains each."""
 
 DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
@@ -57,12 +45,12 @@ class CuBLASHalf(CuBLAS):
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
         strides = desc.stride_a, desc.stride_b
         begins = ELEMENT_BYTES[desc.type_a] * math.gcd(desc.lda, desc.ldb, desc.ldc, *strides, *known)
-        size = next(size for size in RATES if begins % size == 0)
-        few = min(1.0, _tiles(desc, FILLED) / device.compute_units)
-        rate = RATES[size] * (1.0 if size == max(RATES) else math.sqrt(few))
-        tiles = _tiles(desc, TILE)
-        computing = 2.0 * tiles * TILE * TILE * desc.K / rate + EACH * tiles / device.compute_units
-        return float(max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL))
+        p, size = MODEL, next(size for size in MODEL.rates if begins % int(size) == 0)
+        few = min(1.0, _tiles(desc, p.filled) / device.compute_units)
+        rate = p.rates[size] * (1.0 if size == "16" else math.sqrt(few))
+        tiles = _tiles(desc, p.tile)
+        computing = 2.0 * tiles * p.tile * p.tile * desc.K / rate + p.each * tiles / device.compute_units
+        return float(max(p.start + max(computing, moved / cost_model.MEMORY_RATE), p.call))
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"

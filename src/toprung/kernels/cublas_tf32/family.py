@@ -29,7 +29,7 @@ class CuBLASTF32(CuBLAS):
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         # the seconds of a call: nothing else computes in TF32 that it could be weighed against
-        return cost_model.HOST.cublas
+        return float(cost_model.HOST.cublas)
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: operands cut to 11 bits, NOT as accurate as fp32"

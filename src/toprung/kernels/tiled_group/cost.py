@@ -49,7 +49,7 @@ def share(device: Device, desc: GemmDesc) -> float:
         one = -(-desc.K // block.BK) * step + tile
         found = min(found, max(tiles(desc, block) * one / (block.resident * device.compute_units), one / SHARERS))
     moved = 4 * (desc.rows_read * desc.K + BLOCK.written * desc.M * desc.N * desc.batch) / BLOCK.memory
-    return max(found, moved) / cost_model.hz(device)
+    return float(max(found, moved) / cost_model.hz(device))
 
 
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
@@ -65,7 +65,7 @@ def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> floa
     (step, tile), (last_step, last_tile) = (tile_cycles(device, block, n) for n in (block.resident, left))
     work = float((steps[:-1] * step + tile).sum() + steps[-1] * last_step + last_tile)
     moved = 4 * float(((M + N) * K + BLOCK.written * M * N).sum()) / BLOCK.memory
-    return BLOCK.launch + math.pow(work**FUNNEL + moved**FUNNEL, 1 / FUNNEL)
+    return float(BLOCK.launch + math.pow(work**FUNNEL + moved**FUNNEL, 1 / FUNNEL))
 
 
 def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:
