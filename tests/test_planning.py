@@ -438,7 +438,7 @@ def test_a_family_that_went_wrong_is_not_selected_by_estimate(stored: Store, mon
     found = select(H200, problem.desc, False, "auto")
     assert first.kernel == "hopper_inflight_split_k" and found.candidate.kernel != first.kernel and found.precision == "fp32x"
     assert select(H200, other.desc, False, "auto").candidate.kernel == first.kernel
-    right = replace(first, config=replace(first.config, k_parts=16))  # type: ignore[call-arg]
+    right = first._replace(config=replace(first.config, k_parts=16))  # type: ignore[call-arg, type-var]
     stored.add(
         entry_of(Machine.of(H200), problem, right, Sampled("right", seconds=(5e-5,) * 5, marked=(False,) * 5, turns=(0,) * 5))
     )
