@@ -42,6 +42,9 @@ ARMS = ("PyTorch", "cold", "warm")
 LATE = 2.0
 """Seconds after the first step from which on a cold program should run at full speed."""
 
+PREPARING = 10.0
+"""Seconds for which a cold run goes on preparing after its last step, so that the warm one finds kernels."""
+
 LOADING = {"cuda": 24, "opencl": 2}
 """First shapes of ``matmul``, by backend, that are left out of the medians: they load kernels that later shapes share."""
 
@@ -167,7 +170,7 @@ def error(net: nn.Module, given: tuple[torch.Tensor, ...]) -> float:
 def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float) -> dict[str, Any]:
     """Run a case for a time; return start and seconds of each step, and whether kernels were being prepared after it."""
     import toprung.torch
-    from toprung.torch import products
+    from toprung.torch import background, products
 
     finish = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     torch.manual_seed(0)
@@ -188,7 +191,9 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
             found.append((start - began, end - start, preparing))
             size = next(sizes)
             given = drawn(inputs, size)
-        said = toprung.torch.report() if arm != "PyTorch" else None
+        said, end = toprung.torch.report() if arm != "PyTorch" else None, time.perf_counter() + PREPARING
+        while arm == "cold" and background.HERE._open and time.perf_counter() < end:
+            toprung.torch.wait(0.5)
         wrong = max(error(net, drawn(inputs, one)) for one in (first, size))
         toprung.torch.disable()
     return {"steps": found, "taken": said.taken if said else 0, "overrides": said.overrides if said else "", "error": wrong}
