@@ -43,16 +43,17 @@ def ranked(device: Device, desc: Desc, precision: str, own: bool = False) -> tup
     """
     kinds, reasons = {desc.skinny.type_large, desc.skinny.type_small}, dict[str, None]()
     found: list[ranking.Predicted] = []
+    classes = _classes(precision)
     for family in families():
         if own and not family.own:
             continue
-        if family.precision in _classes(precision) and family.memory == "device" and kinds <= family.operand_dtypes:
+        if family.precision in classes and family.memory == "device" and kinds <= family.operand_dtypes:
             if reason := family.supports(device, desc):
                 reasons[reason] = None
                 continue
-            found += (ranking.Predicted(seconds, family, c) for seconds, c in family.weighed(device, desc))
+            found += ranking.of_family(device, desc, family)
     why = "; ".join(reasons) or "no kernel for this device and precision takes it"
-    return sorted(found, key=lambda p: p.seconds), f"as {why}"
+    return sorted(found, key=ranking.BY_SECONDS), f"as {why}"
 
 
 def _classes(precision: str) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def _classes(precision: str) -> tuple[str, ...]:
 def converted_seconds(device: Device, desc: GemmDesc, classes: tuple[str, ...]) -> float:
     """Return the predicted seconds of a product whose halves are converted to float32 first."""
     plain = replace(desc, type_a="float32", type_b="float32", lda=0, ldb=0)
-    seconds = min((found[0].seconds for name in classes if (found := ranking.ranked(device, plain, name))), default=math.inf)
+    seconds = min([ranking.least(device, plain, *ranking.able(device, plain, name, True)) for name in classes])
     for rows, kind, apart in ((desc.M, desc.type_a, desc.stride_a), (desc.N, desc.type_b, desc.stride_b)):
         if kind != "float32":
             elements = rows * desc.K * (desc.batch if apart else 1)

@@ -106,13 +106,6 @@ class Measured:
             self._losses = (None, None) if isinstance(one, str) else ranking.losses(device, self.desc, one)
         return self._losses
 
-    def may_run(self, device: Device, desc: Desc, own: bool) -> bool:
-        """Return True if its family is of plain fp32 and could run a product in the device's memory."""
-        family = self.family
-        if family is None or family.precision != "fp32" or family.memory != "device":
-            return False
-        return family.own or (not own and not family.supports(device, desc))
-
 
 @dataclass
 class Known:
@@ -274,6 +267,16 @@ class Lookup:
         self._exact = known.book.at(*self._of)
         self._near: list[tuple[float, Sequence[Entry]]] | None = None
 
+    def _first_plain(self, entries: Sequence[Measured], own: bool) -> Measured | None:
+        """Return the first entry of a plain fp32 family that could run the product in the device's memory."""
+        for one in entries:
+            family = one.family
+            if not family or family.precision != "fp32" or family.memory != "device":
+                continue
+            if family.own or not (own or family.supports(self.device, self.desc)):
+                return one
+        return None
+
     def _spots(self) -> Iterator[tuple[bool, tuple[Measured, ...]]]:
         """Yield entries by size, fastest first, the product's own and then its neighbours'; and whether they are its own."""
         if self._exact:
@@ -312,7 +315,7 @@ class Lookup:
         for exact, entries in self._spots():
             mine = [e for e in entries if e.family is family]
             chosen, _ = self._first(mine, exact) if mine else (None, ())
-            plain = next((e for e in entries if e.may_run(self.device, self.desc, own)), None) if chosen else None
+            plain = self._first_plain(entries, own) if chosen else None
             if chosen and plain:
                 _, ours = chosen
                 if ours.median <= plain.median:
@@ -359,7 +362,7 @@ class Lookup:
         """Return the measured seconds of ours and of the host's BLAS on a CPU device, for host arrays; None where not known."""
         for exact, entries in self._spots():
             theirs = next((e for e in entries if e.family and e.family.memory == "host"), None)
-            ours = next((e for e in entries if e.may_run(self.device, self.desc, own=True)), None)
+            ours = self._first_plain(entries, own=True)
             if theirs and ours:
                 return ours.median * (1.0 if exact and ours.current else NEIGHBOURS.margin), theirs.median
         return None
@@ -377,8 +380,8 @@ class Lookup:
             reason := self._strayed(found.candidate, one) or self._unmeasured(found.candidate, {e.kernel for e in plain})
         ):
             return None, ((str(one), reason), *passed)
-        theirs = (e for e in entries if not own and e.family and not e.family.own and isinstance(e.candidate, Candidate))
-        vendor = next((e for e in theirs if e.may_run(self.device, self.desc, own)), None)
+        theirs = [] if own else [e for e in entries if e.family and not e.family.own and isinstance(e.candidate, Candidate)]
+        vendor = self._first_plain(theirs, own)
         if vendor is not None and isinstance(vendor.candidate, Candidate):
             ratio = vendor.median / one.median
             here_too = ratio if exact else ratio * self._grown(vendor.candidate.family, one)

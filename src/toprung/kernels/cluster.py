@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from toprung.backends import nvrtc
 from toprung.device import Device
 
@@ -9,6 +11,7 @@ LARGEST = 8
 """Largest cluster that every GPU with clusters can run (CUDA's portable size)."""
 
 
+@functools.lru_cache(16)
 def no_clusters(device: Device) -> str:
     """Return why a device has no clusters; empty if it has."""
     if device.backend == "cuda" and nvrtc.capability(device.arch) >= (9, 0):

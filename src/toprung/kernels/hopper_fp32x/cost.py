@@ -34,7 +34,7 @@ from toprung.kernels.hopper_fp32x.config import (
     presplit,
     tiles,
 )
-from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices, padded
+from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices
 from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half
 
 BEFOREHAND, FLIGHT, PRESPLIT = (SimpleNamespace(**cost_model.fitted("fp32x")[form]) for form in ("beforehand", "in_flight", "one"))
@@ -106,7 +106,7 @@ def both(desc: GemmDesc, units: int) -> Rows:
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
-    most, chunks, found = most_slices(desc), ceil(desc.K, CHUNK), Rows()
+    most, chunks, found = most_slices(desc), -(-desc.K // CHUNK), Rows()
     for tile in WEIGHED[BOTH]:
         count, last = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch or 1, 0
         for filling in range(4):
@@ -134,12 +134,12 @@ def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
 
 def most_slices(desc: GemmDesc) -> int:
     """Return the most slices of K whose results take no more memory than the operands, each with ``SHORTEST`` of K."""
-    return max(1, min(desc.K // SHORTEST, desc.K * desc.rows_read // max(desc.M * padded(desc.N) * desc.batch, 1)))
+    return max(1, min(desc.K // SHORTEST, desc.K * desc.rows_read // max(desc.M * -(-desc.N // 4) * 4 * desc.batch, 1)))
 
 
 def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the seconds of the second launch beyond its start, and all of the third."""
-    p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, ceil(desc.K, CHUNK), []
+    p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // CHUNK), []
     moving = 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE
     odd = p.odd * results / units if desc.widths[2] == 1 else 0.0
     for tile, parts in rows:
@@ -150,19 +150,14 @@ def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     return found
 
 
-def _sides(desc: GemmDesc) -> list[tuple[int, bool]]:
-    """Return the rows of both operands that are split, and True where their K runs across memory."""
-    a, b = desc.M * matrices(desc.stride_a, desc.batch), desc.N * matrices(desc.stride_b, desc.batch)
-    return [(a, desc.trans_a), (b, not desc.trans_b)]
-
-
 def beside(desc: GemmDesc, units: int, tile: Fp32xConfig, parts: int) -> float:
     """Return the seconds of all launches beyond ``product_times``: of starts, of splitting, and what a short K takes.
 
     Tile and slices are selected without them: what a short K takes grows with C, whatever its tiles.
     """
     p, splitting, along = BEFOREHAND, 0.0, 0
-    for rows, across in _sides(desc):
+    a, b = desc.M * (desc.batch if desc.stride_a else 1), desc.N * (desc.batch if desc.stride_b else 1)
+    for rows, across in ((a, desc.trans_a), (b, not desc.trans_b)):
         splitting += 8 * rows * desc.K / (p.across_rate if across else p.split_rate)
         along += 0 if across else rows
     splitting += along * max(p.least_row - 8 * desc.K / p.split_rate, 0.0)
@@ -207,8 +202,8 @@ def in_parts(desc: GemmDesc, units: int) -> Rows:
 
     Their results take no more memory than the operands. There are none for batches, which have blocks enough.
     """
-    most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * padded(desc.N)))
-    chunks, found = ceil(desc.K, CHUNK), Rows()
+    most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * -(-desc.N // 4) * 4))
+    chunks, found = -(-desc.K // CHUNK), Rows()
     for block in WEIGHED[IN_FLIGHT] if most > 1 else ():
         count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN), 1
         for filling in (1,) if block.is_alone else (1, 2):
@@ -235,7 +230,7 @@ def times(
 
 def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
     """Return the predicted seconds of the launch, and with parts of K of the one that adds them up; and the launches."""
-    p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, ceil(desc.K, CHUNK), []
+    p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, -(-desc.K // CHUNK), []
     each = times(*aligned(desc), desc.type_a, desc.type_b)
     odd, at_once, read = p.odd * results / units if desc.widths[2] == 1 else 0.0, places(units), desc.bytes_read
     for one, parts in rows:
@@ -258,7 +253,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
 
 def share(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
-    found, each, chunks = math.inf, times(*aligned(desc)), ceil(desc.K, CHUNK)
+    found, each, chunks = math.inf, times(*aligned(desc)), -(-desc.K // CHUNK)
     for ((one, _),) in in_clusters(IN_FLIGHT, 1):
         chunk, tile = each[one.CONSUMERS, one.BN]
         found = min(found, tiles(desc, one) * (chunks * chunk + tile) / (one.resident * units))
@@ -324,7 +319,7 @@ def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, 
 
     The product's launch splits B itself where that is sooner and K runs along memory, else one before it does.
     """
-    p, size, chunks, found = PRESPLIT, ELEMENT_BYTES[desc.type_a], ceil(desc.K, CHUNK), []
+    p, size, chunks, found = PRESPLIT, ELEMENT_BYTES[desc.type_a], -(-desc.K // CHUNK), []
     split = desc.N * matrices(desc.stride_b, desc.batch)
     before = p.before + 8 * split * desc.K / (BEFOREHAND.split_rate if desc.trans_b else BEFOREHAND.across_rate)
     copying = FLIGHT.copy * (size / 16) * (1 / aligned(desc)[0] - 1 / 4)
@@ -355,7 +350,10 @@ def weigh(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
 
 def total(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the predicted seconds: of all launches, or the host's where that is the limit; the device's break ties."""
-    return [max(s, cost_model.HOST.launch * n) + cost_model.TIE * s * (n > 0) for s, n in weigh(desc, units, rows)]
+    found, host = [], cost_model.HOST.launch
+    for seconds, launches in weigh(desc, units, rows):
+        found.append(max(seconds, host * launches) + cost_model.TIE * seconds * (launches > 0))
+    return found
 
 
 def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:

@@ -77,5 +77,5 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
             return "fp32x counts tiles, of all parts and with as many blocks behind the last, with 31 bits"
     if like.split == IN_FLIGHT or not (desc.M and desc.N):
         return ""
-    rows = desc.N * matrices(desc.stride_b, desc.batch) + desc.M * matrices(desc.stride_a, desc.batch) * (like.split == BOTH)
+    rows = desc.rows_read if like.split == BOTH else desc.N * (desc.batch if desc.stride_b else 1)
     return f"fp32x would need more than {LIMIT:,} bytes for terms" if 4 * rows * (desc.K + CHUNK) > LIMIT else ""
