@@ -72,7 +72,8 @@ def of_torch(device, bursts):
     import torch
 
     import toprung.torch
-    from toprung.torch import background, bridge
+    from toprung.blas import background
+    from toprung.torch import bridge
 
     native = bridge.library()
     if native is None:

@@ -23,9 +23,10 @@ import torch
 
 import toprung.torch
 from toprung import backends
+from toprung.blas import background
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from toprung.torch import background, products
+from toprung.torch import products
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source
 
 # loaded as a file, for the package that it lies in imports PyTorch
-place = Path(build.__file__).parents[1] / "torch" / "background.py"
+place = Path(build.__file__).parents[1] / "blas" / "background.py"
 spec = importlib.util.spec_from_file_location("background", place)
 background = sys.modules["background"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(background)

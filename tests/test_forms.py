@@ -43,7 +43,7 @@ def planned(axis: str, size: int, precision: str, **more: Any) -> Plan:
 
     def words(n: int) -> forms.Words:
         plan = launches_of(SESSION, desc(n), selected.family, selected.config).plan
-        return np.array(native_plan.words_of(SESSION, plan), np.uint64).view(np.int64)
+        return native_plan.words_of(SESSION, plan)
 
     return words
 

@@ -12,54 +12,23 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-import golden
 import toprung.torch
-from stand_in import kernel, log, resident
+from h200 import SESSION, decided
+from stand_in import log, resident
 from test_bridge import frames
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
-from toprung.backends.base import Source
-from toprung.backends.cuda import CUDASession
-from toprung.blas import ranges
-from toprung.blas.operands import How, View
-from toprung.blas.product import OnDevice
-from toprung.execute.executor import executor_of
-from toprung.torch import background, bridge, products
+from toprung.blas import background, ranges
+from toprung.torch import bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",)}
 NATIVE = bridge.loaded(Path(sys.argv[1]))
 assert NATIVE is not None
 bridge.library = lambda: NATIVE
-FUNCTIONS: dict[str, int] = {}
-
-
-class Session(golden.Recorder, CUDASession):
-    """A session of an H200 whose kernels are the stand-in's, and write their first ten arguments down."""
-
-    _can_overlap = False
-
-    def load(self, binary: bytes, source: Source) -> Any:
-        name = f"{source.kernel} {source.defines_text()}"
-        if name not in FUNCTIONS:
-            FUNCTIONS[name] = kernel(source.kernel, 8, 8, 8, 4, 4, 8, 4, 4, 4, 4)
-        return SimpleNamespace(source=source, function=FUNCTIONS[name], dynamic=0, largest=1024)
-
-    def download(self, buffer: Any, array: Any) -> None:
-        array[:] = 0
-
-
-SESSION = Session(golden.devices()["h200-cuda"])
-
-
-def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> OnDevice:
-    made = executor_of(SESSION).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
-    return OnDevice(made, a, b, c, how)
-
 
 products.decided = decided  # type: ignore[assignment]
 products.started = lambda entry, call, a, *more: a.new_empty(entry.shape)  # Python's own launches are of no interest

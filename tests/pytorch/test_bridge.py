@@ -17,9 +17,9 @@ import torch
 import toprung.torch
 from toprung import errors
 from toprung.backends import cxx
-from toprung.blas import idle
+from toprung.blas import background, idle
 from toprung.torch import __main__ as program
-from toprung.torch import background, bridge, products, switch
+from toprung.torch import bridge, products, switch
 from toprung.torch.overloads import OVERLOADS, form
 from torch_device import DEVICE, EVERY, native, overriding
 

@@ -22,8 +22,9 @@ import toprung
 import toprung.torch
 from toprung import errors
 from toprung.backends.base import Source
+from toprung.blas import background
 from toprung.kernels import build
-from toprung.torch import background, products
+from toprung.torch import products
 from torch_device import DEVICE, ELSEWHERE, EVERY, said
 
 

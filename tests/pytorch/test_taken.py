@@ -25,11 +25,10 @@ def run(program: str, library: str, log: Path, *arguments: object) -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="the machine has NVIDIA's driver")
-@pytest.mark.parametrize("program", ["taken.py", "ranged.py", "entered.py"])
+@pytest.mark.parametrize("program", ["taken.py", "ranged.py", "entered.py", "fresh.py"])
 def test_products_are_started_as_the_plan_says(program: str, tmp_path: Path) -> None:
     (tmp_path / "log").touch()
-    libraries = {"taken.py": (bridge := lambda: native()._name), "ranged.py": bridge, "entered.py": lambda: entry().__file__}
-    run(program, libraries[program](), tmp_path / "log", 20_000)
+    run(program, native()._name if program in ("taken.py", "ranged.py") else entry().__file__, tmp_path / "log", 20_000)
 
 
 @pytest.mark.slow

@@ -57,7 +57,9 @@ class Fitted(NamedTuple):
         return made
 
 
-def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random) -> Fitted | None:
+def fitted(
+    plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random, every_size: bool = False
+) -> Fitted | None:  # fmt: skip
     """Return the plan for all sizes of a range; None if a word follows no form, or there is no plan of a size.
 
     Plans are made where the forms that are possible so far differ, until all of them agree at every size. So no other form is
@@ -67,6 +69,7 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
     ----------
     plan : function that returns the words of a size's plan; None if there is none
     drawn : draws sizes to begin with, and to check
+    every_size : True to check all sizes
     """
     every, known = np.arange(first, last + 1), dict[int, Words]()
     wanted = {first, last, (first + last) // 2, *drawn.choices(range(first, last + 1), k=DRAWN)}
@@ -92,7 +95,7 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
     if wanted:
         return None
     made = Fitted(first, last, table[0], tuple(found))
-    checks = drawn.choices(range(first, last + 1), k=2 * DRAWN)
+    checks = range(first, last + 1) if every_size else drawn.choices(range(first, last + 1), k=2 * DRAWN)
     return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in checks) else None
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from toprung.backends import cxx
 from toprung.backends.base import Buffer
+from toprung.backends.forms import Words
 from toprung.backends.launcher import checked, described, status_text
 from toprung.backends.launcher import launcher as in_python
 from toprung.backends.plan import Address, First, Handle, Library, Map, Plan, Run, Scalar, Struct
@@ -44,6 +45,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     word, pointer = ctypes.c_uint64, ctypes.c_void_p
     library.toprung_plan_new.argtypes, library.toprung_plan_new.restype = [pointer, ctypes.c_size_t], pointer
     library.toprung_plan_free.argtypes, library.toprung_plan_free.restype = [pointer], None
+    library.toprung_fill.argtypes, library.toprung_fill.restype = [pointer, pointer, ctypes.c_size_t, ctypes.c_int64], None
     library.toprung_flags.argtypes, library.toprung_flags.restype = [word] * 4, None
     library.toprung_launch.argtypes = [pointer, pointer, ctypes.c_double, ctypes.c_double, pointer]
     return library
@@ -98,7 +100,7 @@ def loaded(path: Path) -> Any:
 
 
 class NativePlan:
-    """A plan in the launcher's memory; it keeps all that the plan needs.
+    """A plan in the launcher's memory; it keeps all that the plan needs. Its words may be given, where they are known.
 
     Attributes
     ----------
@@ -120,10 +122,10 @@ class NativePlan:
             found = cls._made[key] = cls(library, session, plan)
         return found
 
-    def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
+    def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan, words: Words | None = None) -> None:
         self.library, self.session, self.plan = library, session, plan
-        words = words_of(session, plan)
-        self.handle = library.toprung_plan_new(*words.buffer_info())
+        words = words_of(session, plan) if words is None else words
+        self.handle = library.toprung_plan_new(words.ctypes.data, len(words))
         if not self.handle:
             raise LaunchError(f"the launcher in C++ takes no plan of {len(plan.launches)} launches on {session.device}")
         weakref.finalize(self, library.toprung_plan_free, self.handle)
@@ -165,8 +167,8 @@ def launcher(session: Any, plan: Plan) -> Run:
     return module.launcher((bound, made.prepare, with_scratch, failed)) if plan.workspace_bytes else bare
 
 
-def words_of(session: Any, plan: Plan) -> array[int]:
-    """Return a plan as unsigned words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
+def words_of(session: Any, plan: Plan) -> Words:
+    """Return a plan as words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
     scales = plan.scales or ()
     words = array("Q", (int(session._context), plan.workspace_bytes, plan.flags_bytes))
     words.extend((plan.scales is not None, len(plan.launches), len(scales)))
@@ -180,7 +182,7 @@ def words_of(session: Any, plan: Plan) -> array[int]:
         words.extend((WHEN.index(launch.when), len(launch.arguments)))
         for argument in launch.arguments:
             words.extend(_argument(argument))
-    return words
+    return np.frombuffer(words, np.int64)
 
 
 def _argument(argument: Any) -> Iterable[int]:

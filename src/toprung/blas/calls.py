@@ -30,19 +30,21 @@ _adapters: dict[type, Adapter] = {}
 
 groups: Recent[Any] = Recent(16384, weigh=lambda decided: decided.count)
 pairs: Recent[Any] = Recent(16384)
-"""The library's caches of groups, by number of products, and of their pairs: what ``matmul_grouped`` decided, by its own keys."""
+kin: Recent[Any] = Recent(1024)
+"""The library's caches of groups, by number of products, and of their pairs: what ``matmul_grouped`` decided, by its own keys;
+and of ranges of sizes, by what calls share that differ in one size alone, see ``fresh.py``."""
 
 
 def forget() -> None:
     """Forget all calls: what was selected is selected anew."""
-    for cache in (_calls, groups, pairs):
+    for cache in (_calls, groups, pairs, kin):
         cache.clear()
 
 
 @forks.in_child
 def _of_parent() -> object:
     """Return the parent's calls, which are forgotten: a child may use none of its devices."""
-    theirs = [cache.every() for cache in (_calls, groups, pairs)]
+    theirs = [cache.every() for cache in (_calls, groups, pairs, kin)]
     forget()
     return theirs
 

@@ -152,6 +152,10 @@ class Around(NamedTuple):
     made: Fitted | None
 
 
+HEAD = 7
+"""Words that ``words_of`` puts before those of a plan."""
+
+
 def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
     """Return a plan as ``Taking`` in ``bridge.cpp`` has it: bytes of scratch memory, the operands' reach, and the plan's words."""
     reach = (x for v in operands[:3] for x in span(0, v.shape, v.strides, v.operand.size))
@@ -159,12 +163,13 @@ def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
     return np.concatenate((head, np.array(native_plan.words_of(session, plan), np.uint64).view(np.int64)))
 
 
-def around(device: Device, operands: Operands, axis: int, theirs: str) -> tuple[Around, ...]:
+def around(device: Device, operands: Operands, axis: int, theirs: str, exact: bool = False) -> tuple[Around, ...]:
     """Select for a product, and find the sizes along an axis for which the selection is right; nothing if it is not one launch.
 
     Parameters
     ----------
     theirs : name of what runs the product otherwise, if that may be as fast; empty if that is never asked
+    exact : True if each size of a range must have the very configuration that is selected for it
     """
     session, how = planned(device), operands.how
 
@@ -189,7 +194,7 @@ def around(device: Device, operands: Operands, axis: int, theirs: str) -> tuple[
             if why:
                 return np.zeros(0, np.int64)
             (desc,) = program.descs
-            if found.candidate != selection.candidate and not is_near(device, desc, found, selection):
+            if found.candidate != selection.candidate and (exact or not is_near(device, desc, found, selection)):
                 return None
             plan = launches_of(session, desc, selection.family, selection.config, program.epilogue).plan
             return words_of(session, plan, there)
@@ -197,7 +202,7 @@ def around(device: Device, operands: Operands, axis: int, theirs: str) -> tuple[
             return None
 
     here = words(size := operands.size(axis))
-    return (Around(selection, why, fused, here, widest(words, size)),) if here is not None else ()
+    return (Around(selection, why, fused, here, widest(words, size, exact)),) if here is not None else ()
 
 
 def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:
@@ -208,7 +213,7 @@ def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -
     return loss is not None and loss <= NEAR
 
 
-def widest(words: Callable[[int], Words | None], size: int) -> Fitted | None:
+def widest(words: Callable[[int], Words | None], size: int, every_size: bool) -> Fitted | None:
     """Return the plan for the widest range of sizes that is found around one; None for none.
 
     Ranges end at multiples of powers of two, as tiles do.
@@ -223,7 +228,7 @@ def widest(words: Callable[[int], Words | None], size: int) -> Fitted | None:
     drawn, width = random.Random(size), 1 << max((size - 1).bit_length() - 1, 0)
     while width >= NARROWEST:
         first = (size - 1) // width * width + 1
-        if (made := fitted(plan, first, first + width - 1, drawn)) is not None:
+        if (made := fitted(plan, first, first + width - 1, drawn, every_size)) is not None:
             return made
         width //= NARROWER
     return None

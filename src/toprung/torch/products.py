@@ -20,7 +20,7 @@ from toprung import forks
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.sessions import session_at
 from toprung.arrays.torch import adapter
-from toprung.blas import idle
+from toprung.blas import background, idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
@@ -31,7 +31,7 @@ from toprung.forks import renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
 from toprung.kernels.cost_model import PLAIN_RATE
-from toprung.torch import background, bridge, ranges
+from toprung.torch import bridge, ranges
 from toprung.torch.modules import Modules
 from toprung.torch.settings import Settings
 

@@ -14,8 +14,9 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from toprung.blas import background
 from toprung.errors import NotReady
-from toprung.torch import background, products
+from toprung.torch import products
 
 SAMPLE, SAMPLES, MOST = 0.01, 5, 1000
 """Seconds of a sample, how many are taken, and calls of one at most."""

@@ -1,0 +1,165 @@
+"""Fresh sizes: calls that differ from known ones in one size alone are started by a range of sizes, without selection.
+
+``native/entry.cpp`` has no call of a fresh size. Once a few were met that differ in nothing else, the range of the last one is
+planned beside the program. All sizes of a range are checked, so a product has the same bits whenever its range was found.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toprung import forks
+from toprung.backends import native_plan
+from toprung.backends.forms import Words
+from toprung.blas import background, calls
+from toprung.blas.operands import Arranged
+from toprung.blas.product import Call, OnDevice
+from toprung.blas.ranges import AXES, HEAD, Operands, around, resized, words_of
+from toprung.blas.receipt import Receipt
+from toprung.dispatch import autotune
+from toprung.execute.executable import Executable
+from toprung.gemm.lowering import Program
+
+FRESH = 3
+"""Different sizes from which on a range is looked for."""
+
+MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
+"""Dimensions of A, B and C with the size of an axis, from the last one."""
+
+
+BARE: Any = {"adapter": None, "thing": None, "host": None}
+"""Fields of an operand that has no array, for another process."""
+
+
+class Range(NamedTuple):
+    """Sizes along an axis for which calls have one configuration.
+
+    Attributes
+    ----------
+    base : call that it was found from
+    operands : those of ``base``, without arrays
+    words, forms : as ``Fitted`` has them, with the addresses of this process
+    """
+
+    base: OnDevice
+    operands: Operands
+    axis: int
+    first: int
+    last: int
+    words: Words
+    forms: NDArray[np.int64]
+
+
+class Kin:
+    """Calls that differ in the size along an axis alone: how many were met since a range was looked for, and what is known."""
+
+    def __init__(self) -> None:
+        self.met, self.job, self.ranges = 0, cast("background.Job | None", None), list[Range]()
+
+
+class Inside(Call):
+    """A call of a size inside a range: C++ starts it by the range's words, and Python by a call of its own, once it is asked."""
+
+    def __init__(self, found: Range, size: int, thing: Any) -> None:
+        base, c = found.base, found.operands.c
+        self.found, self.size, self.adapter, self.home = found, size, base.adapter, base.home
+        self.shape, strides = resized(c.shape, c.strides, MOVING[found.axis][2], size)
+        library, words = native_plan.entry().library, found.words.copy()
+        library.toprung_fill(words.ctypes.data, found.forms.ctypes.data, len(found.forms), size)
+        plan = base.executable.plan._replace(flags_bytes=int(words[HEAD + 2]))
+        made = native_plan.NativePlan(library, base.executable.session, plan, words[HEAD:])
+        lent, *reach = words[:HEAD].tolist()
+        self.reach, self._left = tuple(reach), self.receipt
+        like = replace(c.operand, thing=thing, shape=self.shape, strides=strides)
+        self.native = calls.START.pack(made.handle, lent, 0, *reach), self.adapter.maker(like), self._left, made.prepare
+
+    @forks.cached_property
+    def by_python(self) -> OnDevice:
+        """The call with a plan that was made in Python."""
+        base, there = self.found.base.executable, self.found.operands.at(self.found.axis, self.size)
+        program = cast(Program, there.program(False))
+        executable = Executable(base.session, program, dict.fromkeys(program.descs, *base.selections.values()))
+        made = OnDevice(executable, there.a, there.b, there.c, there.how)
+        made.adapter, made.shape = self.adapter, self.shape
+        return made
+
+    def run(self, *arguments: Any) -> None:
+        self.by_python.run(*arguments)
+
+    def start(self, *arguments: Any) -> None:
+        self.by_python.start(*arguments)
+
+    def receipt(self) -> Receipt:
+        left = self.by_python.receipt()
+        return replace(left, counters=(*left.counters, *self.found.base.executable.counters))  # those that C++ adds to
+
+
+def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield each size of a call, by its key in C++, and the key that it shares with calls that differ in that size: axis, words."""
+    words = struct.unpack(f"={len(key) // 8}q", key) if isinstance(key, bytes) else ()
+    places, at = [], 1  # behind the number of the options: device, type with the number of dimensions, and size and stride of each
+    while at < len(words):
+        places.append((at + 2, words[at + 1] & 255))
+        at += 2 + 2 * (words[at + 1] & 255)
+    if any(dims not in (2, 3) for _, dims in places):
+        return
+    for axis in AXES:
+        made, size = list(words), 0
+        for (place, dims), moving in zip(places, MOVING[axis], strict=False):
+            if dims == 3 and words[place + 1] == words[place + 2] * words[place + 4]:
+                made[place + 1] = -1  # it follows from the others
+            if moving is not None and dims + moving >= 0:
+                at = place + 2 * (dims + moving)
+                made[at], size = -1, size or words[at]
+        if size > 1:
+            yield size, (axis, *made)
+
+
+def find(key: Hashable, a: Any) -> bool:
+    """Remember a call that is unknown by its key, if its size is in a range; return False if it is in none."""
+    for size, shared in kindred(key):
+        one = calls.kin[shared]
+        if one is None:
+            calls.kin.keep(shared, one := Kin())
+        for found in one.ranges:
+            if found.first <= size <= found.last:
+                calls._calls.keep(key, Inside(found, size, a))
+                return True
+        one.met += 1
+    return False
+
+
+def learn(key: Hashable, call: Call, given: Arranged) -> None:
+    """Have the range of a call be planned beside the program, if many sizes were met that it may serve."""
+    if call.native is None or not isinstance(call, OnDevice) or autotune.HERE.level() == "measure":
+        return
+    for _, shared in kindred(key):
+        one = calls.kin[shared]
+        if one is not None and one.met >= FRESH and (one.job is None or one.job.done.is_set()):
+            one.met = 0
+            a, b, c = (replace(v, operand=replace(v.operand, **BARE)) for v in (given.a, given.b, given.c))
+            operands = Operands(a, b, c, 0.0, None, "", call.how)
+            one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
+            background.begin(one.job, background.LATER)
+            return
+
+
+def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
+    """Find the range of a call, if there is one; for the background, whose work may not raise."""
+    session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
+    with suppress(Exception):  # products are selected as before, then
+        for found in background.HERE.ask(around, session.device, operands, axis, "", True):
+            if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
+                ours = words_of(session, call.executable.plan, operands)
+                # where a plan here differs from what was planned elsewhere it has an address
+                words = np.where(ours != found.words, ours, found.made.words)
+                forms = np.array(found.made.forms, np.int64)
+                one.ranges.append(Range(call, operands, axis, found.made.first, found.made.last, words, forms))

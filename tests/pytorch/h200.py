@@ -1,0 +1,40 @@
+"""A session of an H200 on the stand-in for NVIDIA's driver, for programs of test_taken.py: decisions are real, kernels are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import golden
+from stand_in import kernel
+from toprung.backends.base import Source
+from toprung.backends.cuda import CUDASession
+from toprung.blas.operands import How, View
+from toprung.blas.product import OnDevice
+from toprung.execute.executor import executor_of
+
+FUNCTIONS: dict[str, int] = {}
+
+
+class Session(golden.Recorder, CUDASession):
+    """A session of an H200 whose kernels are the stand-in's, and write their first ten arguments down."""
+
+    _can_overlap = False
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        name = f"{source.kernel} {source.defines_text()}"
+        if name not in FUNCTIONS:
+            FUNCTIONS[name] = kernel(source.kernel, 8, 8, 8, 4, 4, 8, 4, 4, 4, 4)
+        return SimpleNamespace(source=source, function=FUNCTIONS[name], dynamic=0, largest=1024)
+
+    def download(self, buffer: Any, array: Any) -> None:
+        array[:] = 0
+
+
+SESSION = Session(golden.devices()["h200-cuda"])
+
+
+def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> OnDevice:
+    """Return what runs a product on the session, in place of ``product.decided``."""
+    made = executor_of(SESSION).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
+    return OnDevice(made, a, b, c, how)
