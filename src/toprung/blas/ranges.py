@@ -163,11 +163,14 @@ def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
     return np.concatenate((head, np.array(native_plan.words_of(session, plan), np.uint64).view(np.int64)))
 
 
-def around(device: Device, operands: Operands, axis: int, theirs: str, exact: bool = False) -> tuple[Around, ...]:
+def around(
+    device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False
+) -> tuple[Around, ...]:  # fmt: skip
     """Select for a product, and find the sizes along an axis for which the selection is right; nothing if it is not one launch.
 
     Parameters
     ----------
+    axis : None for the selection alone
     theirs : name of what runs the product otherwise, if that may be as fast; empty if that is never asked
     exact : True if each size of a range must have the very configuration that is selected for it
     """
@@ -182,6 +185,8 @@ def around(device: Device, operands: Operands, axis: int, theirs: str, exact: bo
     selection, why = decided(program)
     apart = operands.program(operands.bias is not None and len(operands.bias) == len(operands.c.shape))
     fused = not why and apart is not None and apart.epilogue is not None and apart.epilogue.needs <= selection.family.epilogues
+    if axis is None:
+        return (Around(selection, why, fused, np.zeros(0, np.int64), None),)
 
     def words(size: int) -> Words | None:
         there = operands.at(axis, size)

@@ -19,7 +19,6 @@ from toprung.execute.lane import Lane
 from toprung.forks import renewed
 from toprung.gemm.desc import Desc
 from toprung.gemm.lowering import Layout, Program, lower
-from toprung.kernels.build import compiling
 
 KEPT = 4096
 """Number of executables, the last that were asked for, that an executor keeps."""
@@ -105,8 +104,7 @@ class Executor:
             halves = mixed.select(device, desc, precision, own)
             return cast(Selection, halves)  # a reason only where the operands are converted first
         unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
-        apart = compiling.apart if device.backend == "cuda" and store is tuned.HERE else None
-        found = (apart and apart(select, device, desc, own, precision)) or select(device, desc, own, precision, store)
+        found = select(device, desc, own, precision, store)
         while (unproven := found.unproven) is not None and not store.proved(unproven, device):
             if self.session.capturing(queue):  # to verify is to wait for the device, which would end the capture
                 plain = select(device, desc, own, precision, tuned.Untuned())

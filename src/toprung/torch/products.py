@@ -26,6 +26,7 @@ from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
 from toprung.blas.ranges import AXES, NARROWEST, Operands, around
+from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
 from toprung.gemm.lowering import tight
@@ -221,10 +222,12 @@ class Products(CountedProducts[Entry]):
         if step and (not self.kin or not max(least, 2) <= size <= 1 << (own - 1).bit_length()):
             return
         there = operands.at(kin.axis, size) if step else operands
+        if not step and autotune.HERE.level() == "measure":  # the range follows what has been measured
+            _prepare(entry, settings)
         try:
             session = session_at(there.a.operand.home, there.a.operand.queue)
-            arguments = session.device, there, kin.axis, "" if settings.own else "PyTorch's own"
-            made = kin.around(entry, there, session, *background.HERE.ask(around, *arguments))
+            found = background.HERE.ask(around, session.device, there, kin.axis, theirs(settings))
+            made = kin.around(entry, there, session, *found)
         except Exception as error:
             _failed(entry, error)
             made = kin.around(entry, there)
@@ -597,13 +600,25 @@ def _failed(entry: Entry, error: Exception) -> None:
             traceback.print_exc()
 
 
+def theirs(settings: Settings) -> str:
+    """Return the name of what runs products that are left; empty where it is never asked whether that is faster."""
+    return "" if settings.own else "PyTorch's own"
+
+
 def _prepare(entry: Entry, settings: Settings) -> None:
     """Select, compile and load what computes a product, or note why PyTorch's own is better."""
     assert entry.operands is not None
     a, b, c, beta, bias, activation, how = entry.operands
     try:
+        if a.operand.home.kind == "cuda" and autotune.HERE.level() != "measure":
+            session = session_at(a.operand.home, a.operand.queue)
+            for found in background.HERE.ask(around, session.device, entry.operands, None, theirs(settings)):
+                if found.selection.unproven is None:
+                    entry.call = None if found.why else ranges.started(session, entry.operands, found.fused, found.selection)
+                    entry.fused, entry.why = found.fused, found.why
+                    return
         call = decided(1.0, a, b, beta, c, how)
-        why = "" if settings.own else slower(call, "PyTorch's own")
+        why = slower(call, theirs(settings)) if theirs(settings) else ""
         together = None
         if not why and bias is not None and len(bias) == len(c.shape):
             together = fused(call, bias, activation, a, b, c, how)
