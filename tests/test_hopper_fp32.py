@@ -53,7 +53,6 @@ from toprung.kernels.hopper_sgemm.cost import (
     tiles_of,
     unfit,
 )
-from toprung.kernels.hopper_sgemm.launches import panels, workspace_bytes
 from toprung.kernels.record import kernel_source, with_includes
 from toprung.kernels.registry import family
 from toprung.lab.bounds.rank import turns
@@ -350,20 +349,11 @@ def test_sums_of_links_lie_behind_the_ring_and_fit(variant: SgemmConfig) -> None
         assert variant.shared_bytes == variant.held + 4 * variant.BM * variant.BN
 
 
-@pytest.mark.parametrize("limit", [1 << 40, 400_000, 1])
-@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
-def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: bool, tb: bool) -> None:
-    call = aligned(300, 420, 200, 1, ta, tb)
-    covered, in_a, in_b = np.zeros((call.M, call.N), int), None, None
-    for p in panels(call, limit):
-        covered[p.m : p.m + p.rows, p.n : p.n + p.cols] += 1
-        in_a, in_b = (p.m if p.lay_a else in_a), (p.n if p.lay_b else in_b)
-        assert ta or in_a == p.m
-        assert not tb or in_b == p.n
-        assert not (p.lay_a and ta) and not (p.lay_b and not tb) and p.m % 32 == p.n % 32 == 0
-    assert (covered == 1).all()
-    laid = workspace_bytes(call, SgemmConfig(), 132, limit, cut=False)
-    assert laid <= max(limit, 2 * (4 * 200 * 32 + 256)) and (laid == 0) == (ta and not tb)
+def test_operands_too_large_to_lay_out_are_copied() -> None:
+    """A product of 48 GB whose rows lie on no 16 bytes has no workspace but that of tiles' parts."""
+    large = GemmDesc(40001, 40001, 120001)
+    assert select_variant(large, 132).COPY == 1 and select_variant(GemmDesc(4001, 4001, 4001), 132).COPY == 0
+    assert "more than" in unfit(large, SgemmConfig()) and unfit(GemmDesc(4001, 4001, 4001), SgemmConfig()) == ""
 
 
 def test_what_lies_well_is_not_laid_out() -> None:
@@ -377,8 +367,8 @@ def test_what_lies_well_is_not_laid_out() -> None:
         {**on_16_bytes, "trans_b": True},
     ):
         call = GemmDesc(4096, 4096, 64, **{"trans_a": True, **more})
-        assert Executable.of(recorder, call, one).launches == 2
-        assert workspace_bytes(call, SgemmConfig(), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
+        made = Executable.of(recorder, call, one)
+        assert made.launches == 2 and made.plan.workspace_bytes == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
 @pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])

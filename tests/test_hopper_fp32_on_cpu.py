@@ -15,7 +15,7 @@ from hopper_on_cpu import Folder, aligned, bug
 from toprung.kernels.hopper_sgemm import cost, launches
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
-from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
 from toprung.kernels.record import kernel_source
 from toprung.lab.rung import Rung, ladder
 from toprung.tile import Tile
@@ -46,7 +46,7 @@ def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
 
 def product(
     folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: SgemmConfig = TINY,
-    pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = LIMIT, parts: bool = True,
+    pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), parts: bool = True,
     **how: Any,
 ) -> SgemmLaunches:  # fmt: skip
     """A product of small integers, exact in fp32, twice by one plan; nothing beyond C is written."""
@@ -64,7 +64,7 @@ def product(
     with pytest.MonkeyPatch.context() as patch:
         if parts:
             patch.setattr(cost.MODEL, "part", -1.0)  # as many parts as may be
-        plan = SgemmLaunches(folder, call, variant, limit, **how)  # type: ignore[arg-type]
+        plan = SgemmLaunches(folder, call, variant, **how)  # type: ignore[arg-type]
         run, want = plan.starter(), alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):
             want = want + beta * c if beta else want
@@ -177,7 +177,7 @@ def test_a_planted_bug_of_copies_is_found(folder: Folder, place: str, text: str)
 
 def test_more_tiles_than_blocks(folder: Folder) -> None:
     plan = product(folder, 260, 516, 26, "TN")
-    assert plan.schedules[0] == (4, 9 % 4 + 4)
+    assert plan.schedule == (4, 9 % 4 + 4)
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
     plan = product(folder, 260, 516, 35, "NN", variant=SgemmConfig(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
-    assert bool(plan.schedules[0].shared) == cut
+    assert bool(plan.schedule.shared) == cut
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
 )
 def test_sums_in_links_of_a_chain(folder: Folder, trans: str, link: int) -> None:
     plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, LINK=link, pad=(4, 4, 4))  # six stages
-    schedule = plan.schedules[0]
+    schedule = plan.schedule
     assert schedule.grid == 4 and 0 < schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
     rows = {one.when: one.kernel.defines.get("ROWS") for one in plan.plan.launches if one.name == "multiply"}
     assert rows["beta"] and not rows["no beta"]
@@ -231,7 +231,7 @@ def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
 def test_a_narrow_c_is_written_through_shared_memory(folder: Folder, beta: float) -> None:
     """Behind links of a chain, whose sums lay there; and a second tile's links come there again."""
     plan = product(folder, 263, 519, 75, "TN", beta=beta, LINK=2, pad=(1, 1, 0), NARROW_C=1)
-    assert not any(launch.kernel.defines.get("ROWS") for launch in plan.plan.launches) and plan.schedules[0].grid == 4
+    assert not any(launch.kernel.defines.get("ROWS") for launch in plan.plan.launches) and plan.schedule.grid == 4
     product(folder, 66, 69, 20, "TN", beta=beta, pad=(2, 3, 2), NARROW_C=1)
 
 
@@ -245,9 +245,3 @@ def test_only_a_narrow_c_is_written_so() -> None:
 def test_without_alpha_operands_are_not_read(folder: Folder) -> None:
     product(folder, 70, 80, 20, "NN", alpha=0.0, beta=2.0)
     product(folder, 70, 80, 20, "TN", alpha=0.0)
-
-
-@pytest.mark.slow
-def test_panels(folder: Folder) -> None:
-    plan = product(folder, 70, 72, 40, "NT", limit=13_000)
-    assert len(plan.panels) > 2 and plan.plan.workspace_bytes < 13_000 + 4 * 4 * 128 * 256 + 512

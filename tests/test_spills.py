@@ -26,7 +26,7 @@ from toprung.kernels.skinny.family import SkinnyConfig, launched
 from toprung.kernels.skinny_model import SMALL, TEAMS
 from toprung.kernels.tiled_cluster.family import FAMILY as TILED_CLUSTER
 from toprung.kernels.tiled_cluster.family import LARGEST
-from toprung.kernels.tiled_group.config import GroupBlock, TiledForm
+from toprung.kernels.tiled_group.config import GroupBlock, group_source
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.tile import Tile
 
@@ -86,7 +86,7 @@ def groups(block: GroupBlock, arch: str) -> Found:
     for trans in ((False, False), (False, True), (True, False), (True, True)):
         for macros in ({}, {"EPILOGUE": 1, "ACTIVATION": 2}):
             capacity = group.PARAMETER_BYTES[1] // (group.member_type(bool(macros)).itemsize + 4) // 16 * 16
-            source = TiledForm(block, *trans).source(GROUPED=capacity, **macros)
+            source = group_source(block, *trans, GROUPED=capacity, **macros)
             registers = said(source, arch)[1]
             assert block.resident * block.threads * -(-registers // 8) * 8 <= 65536, "so many blocks are launched as fit"
             yield source, 0, 0, None

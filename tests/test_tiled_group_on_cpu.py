@@ -27,7 +27,7 @@ from toprung.errors import BuildError, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import group as packed
 from toprung.kernels.tiled_group import cost, family
-from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, TiledForm
+from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, group_source
 from toprung.kernels.tiled_group.family import FAMILY, group_launches, group_share
 from toprung.lab.sass.machine_code import inspect_source
 
@@ -305,7 +305,7 @@ def compiled(arch: str, block: GroupBlock, trans: tuple[bool, bool], macros: dic
     if arch not in nvrtc.architectures():
         pytest.skip(f"this NVRTC compiles for none older than {nvrtc.architectures()[0]}")
     capacity = packed.PARAMETER_BYTES[1] // (packed.member_type(bool(macros)).itemsize + 4) // 16 * 16
-    code = inspect_source(TiledForm(block, *trans).source(GROUPED=capacity, **macros), arch)
+    code = inspect_source(group_source(block, *trans, GROUPED=capacity, **macros), arch)
     assert (code.local_bytes, code.loop.counts.get("LDS.32", 0)) == (0, 0)
     warps = block.resident * block.threads // 32
     assert warps * 32 * -(-code.registers // 8) * 8 <= 65536, "so many blocks are launched as fit"
@@ -315,7 +315,7 @@ def compiled(arch: str, block: GroupBlock, trans: tuple[bool, bool], macros: dic
 def test_what_does_not_compile_says_so() -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     with pytest.raises(BuildError, match="warps of 4 x 8 threads"):
-        nvrtc.compile_cubin(TiledForm(GroupBlock(64, 48, 16, 8, 4, 1, 0.5), False, False).source(GROUPED=16), "sm_80")
+        nvrtc.compile_cubin(group_source(GroupBlock(64, 48, 16, 8, 4, 1, 0.5), False, False, GROUPED=16), "sm_80")
 
 
 # reads beyond the operands

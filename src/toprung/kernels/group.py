@@ -7,7 +7,6 @@ A family for groups says which products share a launch and which kernel computes
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -55,26 +54,22 @@ class Block(NamedTuple):
     resident: int
 
 
-class GroupForm(ABC):
-    """All that a kernel for groups is compiled from but capacity and epilogue: hashable, and named in receipts by ``str``.
+class GroupForm(NamedTuple):
+    """All that a kernel for groups is compiled from but capacity and epilogue.
 
     Attributes
     ----------
+    traits : the kernel's configuration, which receipts name, and what else is compiled in
+    source : function that returns the kernel's source; its keywords are macros that say the capacity and the epilogue
     counts : True if the kernel's first argument is a counter of the pieces of C that it computes again in plain fp32
     overlaps : True if the kernel may begin before the previous one in its stream has ended, for which it waits
     """
 
+    traits: tuple[Any, ...]
+    block: Block
+    source: Callable[..., Source]
     counts: bool = False
     overlaps: bool = False
-
-    @property
-    @abstractmethod
-    def block(self) -> Block:
-        """Block of the kernel."""
-
-    @abstractmethod
-    def source(self, **macros: int) -> Source:
-        """Return the kernel's source; ``macros`` say the capacity and the epilogue."""
 
 
 @functools.cache
@@ -106,7 +101,7 @@ _kernels: WeakKeyDictionary[Session, dict[Hashable, tuple[Any, Counter | None]]]
 
 def _kernel(session: Session, form: GroupForm, capacity: int, epilogue: Epilogue | None) -> tuple[Any, Counter | None]:
     """Return one kernel for groups, loaded for a session, and its counter, which all its launches share."""
-    key = form, capacity, None if epilogue is None else epilogue.activation
+    key = form.traits, capacity, None if epilogue is None else epilogue.activation
     with guard:
         kept = _kernels.setdefault(session, {})
         if key not in kept:
@@ -154,7 +149,7 @@ def packed(
             launch, counter = _launch(session, forms[-1], some, fused, len(members))
             launches.append(launch)
             counters += [] if counter is None else [counter]
-    kernels, counters = dict.fromkeys(f"{name} {one}" for one in forms), list(dict.fromkeys(counters))
+    kernels, counters = dict.fromkeys(f"{name} {one.traits[0]}" for one in forms), list(dict.fromkeys(counters))
     return GroupLaunches(session, Plan(launches, kept=tuple(counters)), kernels, [counter.read for counter in counters])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.group import Block, GroupForm, Matrix, matrices, packed
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, aligned
+from toprung.kernels.hopper_fp32x.config import aligned
 from toprung.kernels.hopper_fp32x.cost import Sizes, group_config
 from toprung.kernels.hopper_fp32x.sources import product_source
 
@@ -16,33 +16,14 @@ Layout = tuple[bool, bool, int, int]
 """Traits that all products of a launch share: transposes of A and B, and floats to which they are aligned."""
 
 
-@dataclass(frozen=True)
-class InflightForm(GroupForm):
-    """The kernel with a configuration, for a layout."""
-
-    config: Fp32xConfig
-    layout: Layout
-    counts = True
-    overlaps = True
-
-    @property
-    def block(self) -> Block:
-        return Block(self.config.BM, self.config.BN, self.config.threads, self.config.resident)
-
-    def source(self, **macros: int) -> Source:
-        trans_a, trans_b, align_a, align_b = self.layout
-        return product_source(self.config, trans_a, trans_b, align_a, align_b, **macros)
-
-    def __str__(self) -> str:
-        return str(self.config)
-
-
 def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches:
     """Return the launches of a group: one for each pair of transposes, or for each of their alignments where that is faster."""
     units = session.device.compute_units
 
-    def form(layout: Layout, some: Sequence[Matrix]) -> InflightForm:
-        return InflightForm(group_config(Sizes.of([m.desc for m in some]), *layout[2:], units), layout)
+    def form(layout: Layout, some: Sequence[Matrix]) -> GroupForm:
+        config = group_config(Sizes.of([m.desc for m in some]), *layout[2:], units)
+        block = Block(config.BM, config.BN, config.threads, config.resident)
+        return GroupForm((config, layout), block, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
 
     return packed(session, "hopper_inflight", members, classes(members, units), form)
 

@@ -19,6 +19,8 @@ from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIA
 
 DEEPEST = 1 << 24
 """Largest K: a share's stages are counted with 31 bits."""
+LIMIT = 10 << 30
+"""Bytes of operands laid out beyond which threads copy them as they lie."""
 MODEL = SimpleNamespace(**cost_model.fitted("sgemm")["numbers"])
 """Numbers of the model; ``means`` in ``models/sgemm.json`` explains each."""
 COLUMNS = SimpleNamespace(**{name: np.array([getattr(v, name) for v in VARIANTS]) for name in ("BM", "BN", "BK", "TURN_A", "COPY")})
@@ -134,12 +136,18 @@ def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
     """Return why a variant cannot compute a product; empty where it can."""
     if not misfits(desc, variant):
         return ""
-    return "TMA fetches both operands as they lie" if variant.COPY else "it turns A, which must be M×K on 16 bytes"
+    if variant.COPY:
+        return "TMA fetches both operands as they lie"
+    return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A else f"operands laid out are more than {LIMIT:,} bytes"
 
 
 def misfits(desc: GemmDesc, variant: Any) -> Any:
-    """Return True if a variant is ``unfit``: there is nothing to copy, or A cannot be turned."""
-    return (variant.COPY & (sum(copied(desc, variant)) == 0)) | (variant.TURN_A & (direct_a(desc, variant) == 0))
+    """Return True if a variant is ``unfit``: there is nothing to copy, A cannot be turned, or too much would be laid out."""
+    found = (variant.COPY & (sum(copied(desc, variant)) == 0)) | (variant.TURN_A & (direct_a(desc, variant) == 0))
+    if 4 * desc.K * (desc.M + desc.N) > LIMIT:
+        lay_a, lay_b = laid_out(desc, variant)
+        found |= 4 * desc.K * (lay_a * desc.M + lay_b * desc.N) > LIMIT
+    return found
 
 
 def direct_b(desc: GemmDesc) -> bool:
@@ -165,11 +173,3 @@ def copying(desc: GemmDesc, variant: Any) -> Any:
     slow_b = (b == 1) & ((variant.BN > MODEL.copied_rows) | (desc.ldb % 4 == 0))
     rows = variant.BM * (a > 0) + variant.BN * (b > 0)
     return np.where(slow_a | slow_b, MODEL.slow_copying, 1 + MODEL.copying * rows / (FIRST.BM + FIRST.BN))
-
-
-class Piece(NamedTuple):
-    """A panel, or some of K of one, as a product, for the schedule."""
-
-    M: int
-    N: int
-    K: int

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import Source
-from toprung.kernels.group import Block, GroupForm
 from toprung.kernels.record import joined
 
 
@@ -50,29 +49,14 @@ BLOCKS = (
 """Blocks that are weighed for a group. A thread has two sets of sums, which limit how many an SM has."""
 
 
-@dataclass(frozen=True)
-class TiledForm(GroupForm):
-    """The kernel with a block, for operands that are transposed or not."""
-
-    tile: GroupBlock
-    trans_a: bool
-    trans_b: bool
-
-    @property
-    def block(self) -> Block:
-        return Block(self.tile.BM, self.tile.BN, self.tile.threads, self.tile.resident)
-
-    def source(self, **macros: int) -> Source:
-        tile = self.tile
-        defines = {
-            "BM": tile.BM, "BN": tile.BN, "BK": tile.BK, "TM": tile.TM, "TN": tile.TN, "RESIDENT": tile.resident,
-            "TRANS_A": int(self.trans_a), "TRANS_B": int(self.trans_b), **macros,
-        }  # fmt: skip
-        title = f"tiled_group_{tile.BM}x{tile.BN}x{tile.BK}"
-        return Source("tiled_group/tiled_group", text(), "tiled_group", defines, "cuda", title=title)
-
-    def __str__(self) -> str:
-        return str(self.tile)
+def group_source(tile: GroupBlock, trans_a: int, trans_b: int, **macros: int) -> Source:
+    """Return the kernel with a block, for operands that are transposed or not."""
+    defines = {
+        "BM": tile.BM, "BN": tile.BN, "BK": tile.BK, "TM": tile.TM, "TN": tile.TN, "RESIDENT": tile.resident,
+        "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), **macros,
+    }  # fmt: skip
+    title = f"tiled_group_{tile.BM}x{tile.BN}x{tile.BK}"
+    return Source("tiled_group/tiled_group", text(), "tiled_group", defines, "cuda", title=title)
 
 
 def text() -> str:

@@ -6,6 +6,7 @@ addresses that could stand in a launch's parameters: there each product is a lau
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from toprung.backends import nvrtc
@@ -16,8 +17,8 @@ from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Groups, KernelFamily, Launches, Member, NoConfig
-from toprung.kernels.group import MOST_MATRICES, Matrix, matrices, packed
-from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
+from toprung.kernels.group import MOST_MATRICES, Block, GroupForm, Matrix, matrices, packed
+from toprung.kernels.tiled_group.config import BLOCKS, group_source, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
 
 OLDEST = (7, 0)
@@ -41,8 +42,10 @@ def group_share(device: Device, desc: GemmDesc) -> float:
 def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches:
     """Return the launches of a group, one for each pair of transposes."""
 
-    def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
-        return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
+    def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> GroupForm:
+        tile = group_block(session.device, [m.desc for m in some])
+        block = Block(tile.BM, tile.BN, tile.threads, tile.resident)
+        return GroupForm((tile, trans), block, functools.partial(group_source, tile, *trans))
 
     return packed(session, "tiled_group", members, classes(members), form)
 
