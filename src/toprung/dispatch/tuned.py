@@ -96,7 +96,7 @@ class Measured:
         if isinstance(self.candidate, str):
             return self.candidate
         family = self.candidate.family
-        made = family.adapt(device, desc, self.candidate.config, self.desc, exact)
+        made = family.supports(device, desc) or family.adapt(device, desc, self.candidate.config, self.desc, exact)
         return made if isinstance(made, str) else Candidate(family, made)
 
     def losses(self, device: Device) -> tuple[float | None, float | None]:

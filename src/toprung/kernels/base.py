@@ -386,14 +386,14 @@ class KernelFamily(ABC, Generic[Config]):
             raise ValueError(f"{self.name}: {error}") from None
 
     def adapt(self, device: Device, desc: OwnDesc, config: Config, measured: OwnDesc, exact: bool) -> Config | str:
-        """Return a configuration measured on one product as it suits another, or why it does not.
+        """Return a configuration measured on one product as it suits another that ``supports`` allows, or why it does not.
 
         Parameters
         ----------
         measured : the product it was measured on
         exact : the two have the same sizes: the number of K slices stays as it is
         """
-        return self.supports(device, desc) or config
+        return config
 
     def texts(self, backend: str) -> Iterable[str]:
         """Return every source text that the family's launches consist of, a backend's prelude before OpenCL C."""

@@ -91,6 +91,16 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
             sources += [split_source(), reduce_source()] if self.config.split == BOTH else [split_source()]
         return [source.text for source in sources]
 
+    def adapt(
+        self, device: Device, desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc, exact: bool
+    ) -> Fp32xConfig | str:  # fmt: skip
+        both, blocks = config.split == BOTH, config.k_parts * tiles(measured, config)
+        if not both and config.k_parts == 1:
+            return config
+        wanted = config.k_parts if exact else round(blocks / max(tiles(desc, config), 1))  # as many blocks as were measured
+        parts = trimmed(desc.K, min(wanted, cost.most_slices(desc) if both else desc.K // SHORTEST))
+        return replace(config, k_parts=parts) if both or parts > 1 else "its tiles are as many as there are SMs: K is not cut"
+
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
         in_parts = config.split == IN_FLIGHT and config.k_parts > 1
         depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * CHUNK
@@ -119,14 +129,6 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
         return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
-
-    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
-        if desc.is_vector or measured.is_vector:
-            return "it multiplies matrices"
-        if reason := unsupported(device, desc, self.config):
-            return reason
-        parts = config.k_parts if exact else as_full(desc, config, measured)
-        return replace(config, k_parts=trimmed(desc.K, min(parts, cost.most_slices(desc))))
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         # a few slices of K, and those that fill the device
@@ -186,19 +188,6 @@ class HopperInflightSplitK(Fp32xFamily):
     predicts = True
     margin = 1.05  # predicted nearly as well as in flight without parts
     rows = staticmethod(cost.in_parts)
-
-    def adapt(self, device: Device, desc: Desc, config: Fp32xConfig, measured: Desc, exact: bool) -> Fp32xConfig | str:
-        if desc.is_vector or measured.is_vector:
-            return "it multiplies matrices"
-        if reason := self.supports(device, desc):
-            return reason
-        parts = trimmed(desc.K, min(config.k_parts if exact else as_full(desc, config, measured), desc.K // SHORTEST))
-        return replace(config, k_parts=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
-
-
-def as_full(desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc) -> int:
-    """Return the parts of K that give a product's tiles as many blocks as another one's had."""
-    return round(config.k_parts * tiles(measured, config) / max(tiles(desc, config), 1))
 
 
 class HopperPresplit(Fp32xFamily):

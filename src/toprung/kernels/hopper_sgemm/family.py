@@ -86,8 +86,6 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
 
     def adapt(self, device: Device, desc: GemmDesc, config: SgemmConfig, measured: Desc, exact: bool) -> SgemmConfig | str:
-        if reason := self.supports(device, desc):
-            return reason
         return config.refused() or unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:

@@ -77,9 +77,6 @@ class SkinnyCluster(SkinnyFamily):
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
         return super().compile(session, desc, config, epilogue)
 
-    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
-        return self.supports(device, desc) or super().adapt(device, desc, config, measured, exact)
-
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         slices = min(wanted, LARGEST)
         return slices if slices >= 2 and _fits(s, tile, slices) else 0

@@ -107,9 +107,7 @@ class StreamK(RecordFamily[TileConfig]):
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
         return in_chains(session, desc, longest_launch(config.options), lambda piece: _plan(session, piece, config))
 
-    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
-        if desc.is_vector or desc.batch > 1:
-            return "it multiplies two matrices"
+    def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         if reason := blocks.too_wide(desc, config.tile):
             return reason
         options = blocks.layout_options(desc, config.tile, dict(config.options), desc.widths[2])

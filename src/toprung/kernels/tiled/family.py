@@ -89,9 +89,7 @@ class Tiled(RecordFamily[TileConfig]):
             session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
         )
 
-    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
-        if desc.is_vector:
-            return "it multiplies matrices"
+    def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
             return reason

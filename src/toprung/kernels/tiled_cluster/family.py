@@ -106,8 +106,6 @@ class TiledCluster(RecordFamily[TileConfig]):
         return Launches(session, Plan([direct(session, self.record(config), config, (groups, slices), (tile.work_items,), fixed)]))
 
     def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> TileConfig | str:
-        if reason := self.supports(device, desc):
-            return reason
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
             return reason
