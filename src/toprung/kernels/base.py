@@ -347,8 +347,8 @@ class KernelFamily(ABC, Generic[Config]):
     def cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
 
-    def weighed(self, device: Device, desc: OwnDesc) -> Iterable[tuple[float, Config]]:
-        """Return the candidates with their predicted seconds, those that selection asks for: perhaps only the ``MOST`` best."""
+    def weighed(self, device: Device, desc: OwnDesc, most: int = MOST) -> Iterable[tuple[float, Config]]:
+        """Return the candidates with their predicted seconds, perhaps only the ``most`` best: that many selection asks for."""
         return [(self.cost(device, desc, config), config) for config in self.candidates(device, desc)]
 
     def reason(self, device: Device, desc: OwnDesc, config: Config) -> str:
@@ -414,6 +414,11 @@ class KernelFamily(ABC, Generic[Config]):
 
     def __repr__(self) -> str:
         return f"<kernel family {self.name}>"
+
+
+def every_weighed(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
+    """Return all that ``weighed`` weighs: ``candidates`` of a family that weighs all at once."""
+    return [config for _, config in family.weighed(device, desc, 1 << 30)]
 
 
 def version(family: KernelFamily, backend: str) -> str:

@@ -418,8 +418,8 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
     t = table.columns
     slices = table.slices(desc.K, np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch, 0.0)
     slices *= (np.minimum(t.BM, t.BN) >= side) & ((table.share == 0) | (np.maximum(t.BM, t.BN) >= split_side))
-    found = weighed(device, desc, table, slices, aligned=True)[slices > 0].tolist()
-    return [(block, n, time) for (block, n), time in zip(table.listed(slices), found, strict=True)]
+    seconds = weighed(device, desc, table, slices, aligned=True)
+    return [(block, n, time) for time, block, n in table.least(seconds, slices, len(slices))]
 
 
 # on a CPU

@@ -68,10 +68,6 @@ class Rows:
         found[left_out] = 0
         return found
 
-    def listed(self, slices: NDArray[Any]) -> list[tuple[Any, int]]:
-        """Return each block or team with each of its slices."""
-        return [(one, int(n)) for one, n in zip(self.of, slices.tolist(), strict=True) if n]
-
     def least(self, seconds: NDArray[Any], slices: NDArray[Any], most: int) -> list[tuple[float, Any, int]]:
         """Return seconds, block or team, and slices of the least, the first of equals first."""
         order = np.argsort(seconds, kind="stable")[:most]

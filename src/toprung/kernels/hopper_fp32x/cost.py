@@ -63,11 +63,6 @@ Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 """Configurations of one form, each with its parts of K."""
 
 
-def configs(rows: Rows) -> list[Fp32xConfig]:
-    """Return the configurations of rows."""
-    return [with_parts(*row) for row in rows]
-
-
 @functools.lru_cache(1 << 12)
 def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
     """Return a configuration with so many parts of K."""

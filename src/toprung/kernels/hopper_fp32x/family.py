@@ -27,7 +27,19 @@ from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
+from toprung.kernels.base import (
+    MOST,
+    TEST_EDGE,
+    TEST_SLICES,
+    Axes,
+    Groups,
+    KernelFamily,
+    Launches,
+    NoConfig,
+    Point,
+    SearchedFamily,
+    every_weighed,
+)
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
@@ -68,12 +80,11 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
         return cost.total(desc, device.compute_units, [(config, config.k_parts)])[0]
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return cost.configs(self.rows(desc, device.compute_units))
+    candidates = every_weighed
 
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
         rows = self.rows(desc, device.compute_units)
-        found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:MOST]
+        found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:most]
         return [(seconds, cost.with_parts(*rows[i])) for seconds, i in found]
 
     def compile(
@@ -121,10 +132,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     rows = staticmethod(cost.both)
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
-        return [cost.least(desc, device.compute_units)[1]]
-
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, Fp32xConfig]]:
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
         return [cost.least(desc, device.compute_units)]
 
     def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:

@@ -19,10 +19,10 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily, every_weighed
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import MODEL, copied, laid_out, least, narrow_c, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.cost import MODEL, copied, laid_out, least, narrow_c, predicted, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, product_defines
 
 LEAST = 1 << 19
@@ -60,13 +60,12 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
     def supports(self, device: Device, desc: Desc) -> str:
         return supported(device, desc) if not desc.is_vector else "it multiplies matrices"
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[SgemmConfig]:
-        return [select_variant(desc, device.compute_units)] if is_large(desc) else []
+    candidates = every_weighed
 
     def cost(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> float:
         return float(predicted(desc, device.compute_units, config)) + _writing(device, desc, config)
 
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, SgemmConfig]]:
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, SgemmConfig]]:
         # all variants at once
         if not is_large(desc):
             return []

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig, every_weighed
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
@@ -86,31 +86,26 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         s = desc.skinny
         return "" if s.few <= FEW and s.length >= s.few else f"no side is {FEW} or shorter"
 
-    def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
+    candidates = every_weighed
+
+    def weighed(self, device: Device, desc: Desc, most: int = MOST) -> Iterable[tuple[float, SkinnyConfig]]:
         # teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile
         if not is_skinny(desc):
-            return
+            return []
         s = desc.skinny
         if device.kind != "gpu":
             tile, options = _cpu_tile(device, desc), self._options(device, desc)
-            if RECORDS[reader(s)].allows(tile, options, device):
-                # slices give every core something to do: more cost more than they even out
-                piece = iteration_depth(tile)
-                wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
-                yield SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
-            return
+            if not RECORDS[reader(s)].allows(tile, options, device):
+                return []
+            # slices give every core something to do: more cost more than they even out
+            piece = iteration_depth(tile)
+            wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
+            config = SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
+            return [(self.cost(device, desc, config), config)]
         of = self._table(device, desc)
-        for tile, slices in of.listed(slices_of(s, of, device.compute_units)):
-            yield SkinnyConfig(with_slices(tile, slices), of.options)
-
-    def weighed(self, device: Device, desc: Desc) -> Iterable[tuple[float, SkinnyConfig]]:
-        # all at once
-        if device.kind != "gpu" or not is_skinny(desc):
-            return super().weighed(device, desc)
-        s, of = desc.skinny, self._table(device, desc)
         if not (slices := slices_of(s, of, device.compute_units)).any():
             return []
-        best = of.least(weighed(device, s, of, slices, cost_model.SKINNY, self.meet), slices, MOST)
+        best = of.least(weighed(device, s, of, slices, cost_model.SKINNY, self.meet), slices, most)
         return [(seconds, SkinnyConfig(with_slices(tile, n), of.options)) for seconds, tile, n in best]
 
     def _table(self, device: Device, desc: Desc) -> Table:

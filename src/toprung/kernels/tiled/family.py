@@ -17,7 +17,7 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig, every_weighed
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
@@ -42,25 +42,18 @@ class Tiled(RecordFamily[TileConfig]):
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
+    candidates = every_weighed
+
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, TileConfig]]:
         # each block of the table in each number of K slices; on a CPU the kernel's own tiles
         if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
-            return
+            return []
+        if device.kind == "gpu":
+            return all_configured(device, desc, blocks.weigh(device, desc, False, most))
         a, b, _ = desc.widths
-        if device.kind != "gpu":
-            for tile in (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"]):
-                if RECORD.allows(tile, (), device):
-                    yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
-            return
-        table = blocks.narrowed(device, a, b)
-        for block, slices in table.listed(blocks.all_slices(device, desc, table) * (table.cluster == 0)):
-            yield configured(device, desc, block, slices)
-
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
-        # all at once
-        if device.kind != "gpu" or min(desc.M, desc.N) == 1:
-            return super().weighed(device, desc)
-        return all_configured(device, desc, blocks.weigh(device, desc, False, MOST))
+        legal = [t for t in (replace(t, VA=a, VB=b) for t in RECORD.tiles["cpu"]) if RECORD.allows(t, (), device)]
+        cut = [configured(device, desc, Block(t, 1.0, ahead=0), _cpu_slices(device, desc, t)) for t in legal]
+        return [(self.cost(device, desc, config), config) for config in cut]
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table

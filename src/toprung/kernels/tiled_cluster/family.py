@@ -6,7 +6,7 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig
+from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig, every_weighed
 from toprung.kernels.blocks import BLOCKS, block_count, cluster_bytes, tile_grid
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
@@ -64,14 +64,10 @@ class TiledCluster(RecordFamily[TileConfig]):
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
-        table = blocks.narrowed(device, *desc.widths[:2])
-        for block, slices in table.listed(blocks.all_slices(device, desc, table) * (table.cluster > 0)):
-            yield configured(device, desc, block, slices, clustered=True)
+    candidates = every_weighed
 
-    def weighed(self, device: Device, desc: GemmDesc) -> Iterable[tuple[float, TileConfig]]:
-        # all at once
-        return all_configured(device, desc, blocks.weigh(device, desc, True, MOST), clustered=True)
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, TileConfig]]:
+        return all_configured(device, desc, blocks.weigh(device, desc, True, most), clustered=True)
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
