@@ -171,7 +171,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
 
     def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         s, tile = desc.skinny, config.tile
-        if s.few > FEW or reader(s) != config.kernel:
+        if reader(s) != config.kernel:
             return f"skinny/{config.kernel} does not compute such a product"
         wide, together = s.widths
         if (tile.VEC or tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):

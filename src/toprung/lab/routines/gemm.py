@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from toprung.backends.base import Buffer, Launch, Session
 from toprung.errors import BadSize, Unsupported
+from toprung.gemm.desc import described
+from toprung.kernels.base import Launches
 from toprung.kernels.build import Compiled
-from toprung.lab.routines.base import Step, shared_kernel
+from toprung.lab.routines.base import Step, each_launch, shared_kernel
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import checked_size
@@ -124,18 +127,22 @@ def without_product(problem: Gemm, c: Placed, maker: Maker) -> list[Step] | None
     return None
 
 
-def one_product(rung: Rung, problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step] | None:
-    """Return ``without_product`` of a method whose kernel computes one product at a time.
+def of_library(make: Callable[[Compiled[Rung], Any, Any], Launches]) -> Callable[..., list[Step]]:
+    """Return ``steps`` of rungs that run launches of the library's own: those that ``make`` returns for rung, product and session.
 
-    Raises
-    ------
-    Unsupported
-        the problem is a batch
+    The steps raise Unsupported for a batch.
     """
-    if problem.batch != 1:
-        raise Unsupported(f"{rung} computes one product at a time: no batches")
-    out = problem.output
-    return without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+
+    def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step]:
+        if problem.batch != 1:
+            raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
+        out = problem.output
+        few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+        if few is not None:
+            return few
+        return each_launch(make(compiled, described(problem.describe()), session), compiled.record.name, problem, buffers)
+
+    return steps
 
 
 @dataclass(frozen=True)
