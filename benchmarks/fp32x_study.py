@@ -16,7 +16,7 @@ import numpy as np
 
 import split_model as split
 from split_model import Scheme
-from toprung.kernels.hopper_fp32x.config import CHUNK
+from toprung.kernels.hopper_fp32x.config import K_BLOCK
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import packages, source
 from toprung.lab.probe.benchmarks.truncation import shipped
@@ -72,14 +72,14 @@ WAYS = {
 def averaged() -> list[dict[str, object]]:
     """Relative errors of what sums of 32 products add up to in float64, rms, by how the sums are made and by their number."""
     rng, found = np.random.default_rng(1), []
-    a, b = (rng.random(shape).astype(np.float32) for shape in ((AVERAGED, CHUNK), (CHUNK, AVERAGED)))
+    a, b = (rng.random(shape).astype(np.float32) for shape in ((AVERAGED, K_BLOCK), (K_BLOCK, AVERAGED)))
     order = rng.permutation(AVERAGED**2)
     exact = (a.astype(np.float64) @ b.astype(np.float64)).ravel()[order]
     for way, multiply in WAYS.items():
         sums = multiply(a, b).astype(np.float64).ravel()[order]
         for count in (1 << n for n in range(16)):
             off = sums.reshape(-1, count).sum(1) / exact.reshape(-1, count).sum(1) - 1
-            found.append({"way": way, "products": CHUNK * count, "error": float(np.sqrt(np.mean(off**2)))})
+            found.append({"way": way, "products": K_BLOCK * count, "error": float(np.sqrt(np.mean(off**2)))})
     return found
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import split_model as split
 from fp32x_study import numpy_environment
-from toprung.kernels.hopper_fp32x.config import CHUNK
+from toprung.kernels.hopper_fp32x.config import K_BLOCK
 from toprung.lab.harness import results
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
@@ -55,11 +55,11 @@ def chunks_of(x: F32, column: bool = False) -> tuple[F64, NDArray[Any]]:
     """Return the chunks of each row, and the exponent of the largest of each. Behind K a row of A has zeros, a column of B its last
     chunk's first element."""
     rows, depth = x.shape
-    whole = np.zeros((rows, -(-depth // CHUNK) * CHUNK))
+    whole = np.zeros((rows, -(-depth // K_BLOCK) * K_BLOCK))
     whole[:, :depth] = x
-    chunks = whole.reshape(rows, -1, CHUNK)
-    if column and depth % CHUNK:
-        chunks[:, -1, depth % CHUNK :] = chunks[:, -1, :1]
+    chunks = whole.reshape(rows, -1, K_BLOCK)
+    if column and depth % K_BLOCK:
+        chunks[:, -1, depth % K_BLOCK :] = chunks[:, -1, :1]
     return chunks, np.maximum(np.frexp(np.abs(chunks).max(-1))[1] - 1, LEAST)
 
 
@@ -80,7 +80,7 @@ def lost(x: F32, each: int, column: bool) -> tuple[F64, F64, NDArray[np.bool_]]:
     fours = np.abs(chunks).reshape(*e.shape, -1, NEIGHBOURS).max(-1)
     largest = np.maximum(np.abs(chunks).max(-1), 2.0**LEAST)[..., None]
     small = (fours < np.ldexp(largest, -SPREAD)) & (fours > 0)
-    threads = small.reshape(*e.shape, CHUNK // each, -1).any(-1) if column else small.reshape(*e.shape, 2, -1).any(2)
+    threads = small.reshape(*e.shape, K_BLOCK // each, -1).any(-1) if column else small.reshape(*e.shape, 2, -1).any(2)
     weight = np.ldexp(threads.sum(-1).astype(np.float64), e - split.TOP).sum(-1)
     thin = (np.abs(chunks) < np.ldexp(largest, -THIN_SPREAD)).any((1, 2)) | (weight > 0)
     return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25, thin
@@ -91,7 +91,7 @@ def rounded(x: F64) -> F64:
     return np.where(x > 0, np.ldexp(1.0, np.frexp(x)[1]), 0.0)
 
 
-def in_flight(a: F32, b: F32, each: int = CHUNK) -> tuple[F32, NDArray[np.bool_]]:
+def in_flight(a: F32, b: F32, each: int = K_BLOCK) -> tuple[F32, NDArray[np.bool_]]:
     """Return a @ b, and what of it is computed again, taken as exact here. ``each``: of a column's chunk that a thread has."""
     columns = np.ascontiguousarray(b.T)
     (ah, al, ea), (bh, bl, eb) = terms(a), terms(columns)

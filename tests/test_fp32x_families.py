@@ -18,19 +18,14 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import CLUSTERED, in_slices, places, seconds, with_parts
+from toprung.kernels.hopper_fp32x.config import in_flight, tiles
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, configs, in_slices, places, seconds
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
 from toprung.kernels.hopper_fp32x.family import PRESPLIT
 from toprung.oracle.gemm import Gemm
 from toprung.store import Store
 from toprung.tile import Tile
-
-
-def configs(rows: cost.Rows) -> list[Fp32xConfig]:
-    """Return the configurations of rows."""
-    return [with_parts(*row) for row in rows]
 
 
 def batch(count: int, m: int, n: int, k: int, trans: str = "NN") -> Any:
@@ -112,7 +107,7 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in configs(cost.in_parts(desc, H200.compute_units)):
+        for config in cost.configs(cost.in_parts(desc, H200.compute_units)):
             if took := one["microseconds"].get(str(config)):
                 ratios[desc, config.k_parts, str(config)] = 1e6 * cost.seconds(desc, config, H200.compute_units) / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03

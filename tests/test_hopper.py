@@ -17,7 +17,7 @@ from toprung.backends.nvrtc import compile_cubin
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, SHARED_BYTES, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, SHARED_BYTES, Fp32xConfig, tiles
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported
@@ -134,7 +134,7 @@ def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> Non
     _, chosen = cost.least(call, 132)
     slices, depth = chosen.slices, depth_of(call.K, chosen.slices)
     assert slices > 1 and tiles(call, chosen) * slices > 0.85 * 132 * ceil(tiles(call, chosen) * slices, 132)
-    assert depth % CHUNK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
+    assert depth % K_BLOCK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
     ours, whole = cost.product_times(call, 132, [(chosen, slices), (chosen, 1)])
     assert ours < whole / 2

@@ -12,7 +12,7 @@ from toprung.backends.base import DYNAMIC_SHARED
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import Axes, FieldsConfig, parameter
 
-CHUNK = 32
+K_BLOCK = 32
 """Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes, as are 32 of fp32."""
 BOTH, ONE, IN_FLIGHT = "both", "one", "in flight"
 """Operands that are split before the product's launch multiplies them: A and B, B alone, or none."""
@@ -57,7 +57,7 @@ class Fp32xConfig(FieldsConfig):
     split : ``BOTH``, ``ONE`` or ``IN_FLIGHT``
     """
 
-    fixed: ClassVar[Mapping[str, int]] = {"BK": CHUNK}
+    fixed: ClassVar[Mapping[str, int]] = {"BK": K_BLOCK}
     former = frozenset({"INTERVAL"})  # until 2026-11-29: k-blocks that stay in the Tensor Core
 
     CONSUMERS: int = parameter(2, 1, name="BM", unit=64)
@@ -161,7 +161,7 @@ class Fp32xConfig(FieldsConfig):
         if self.split == BOTH:
             return super().__str__()
         shared = f" in {self.SLICES} slices of K" * (self.SLICES > 1) + f" in {self.k_parts} parts of K" * (self.k_parts > 1)
-        return f"{self.BM}x{self.BN}x{CHUNK}{' alone on an SM' * self.is_alone}{shared}"
+        return f"{self.BM}x{self.BN}x{K_BLOCK}{' alone on an SM' * self.is_alone}{shared}"
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.config import (
     BLOCKS,
     BOTH,
-    CHUNK,
+    K_BLOCK,
     CLUSTERS,
     IN_FLIGHT,
     LONG,
@@ -101,7 +101,7 @@ def both(desc: GemmDesc, units: int) -> Rows:
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
-    most, chunks, found = most_slices(desc), -(-desc.K // CHUNK), Rows()
+    most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK), Rows()
     for tile in WEIGHED[BOTH]:
         count, last = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch or 1, 0
         for filling in range(4):
@@ -134,12 +134,12 @@ def most_slices(desc: GemmDesc) -> int:
 
 def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the seconds of the second launch beyond its start, and all of the third."""
-    p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // CHUNK), []
+    p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     moving = 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE
     odd = p.odd * results / units if desc.widths[2] == 1 else 0.0
     for tile, parts in rows:
         waves = -(-(-(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * parts) // units)
-        depth = -(-chunks // parts) * CHUNK if parts > 1 else desc.K
+        depth = -(-chunks // parts) * K_BLOCK if parts > 1 else desc.K
         multiply = max(waves * (p.tiles[tile.CONSUMERS, tile.BN] * depth + p.tail * tile.BM * tile.BN), moving)
         found.append(multiply + (p.launch + 4 * (parts + 1) * results / p.reduce_rate if parts > 1 else odd))
     return found
@@ -198,7 +198,7 @@ def in_parts(desc: GemmDesc, units: int) -> Rows:
     Their results take no more memory than the operands. There are none for batches, which have blocks enough.
     """
     most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * -(-desc.N // 4) * 4))
-    chunks, found = -(-desc.K // CHUNK), Rows()
+    chunks, found = -(-desc.K // K_BLOCK), Rows()
     for block in WEIGHED[IN_FLIGHT] if most > 1 else ():
         count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN), 1
         for filling in (1,) if block.is_alone else (1, 2):
@@ -225,7 +225,7 @@ def times(
 
 def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
     """Return the predicted seconds of the launch, and with parts of K of the one that adds them up; and the launches."""
-    p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, -(-desc.K // CHUNK), []
+    p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     each = times(*aligned(desc), desc.type_a, desc.type_b)
     odd, at_once, read = p.odd * results / units if desc.widths[2] == 1 else 0.0, places(units), desc.bytes_read
     for one, parts in rows:
@@ -248,7 +248,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
 
 def share(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
-    found, each, chunks = math.inf, times(*aligned(desc)), -(-desc.K // CHUNK)
+    found, each, chunks = math.inf, times(*aligned(desc)), -(-desc.K // K_BLOCK)
     for ((one, _),) in in_clusters(IN_FLIGHT, 1):
         chunk, tile = each[one.CONSUMERS, one.BN]
         found = min(found, tiles(desc, one) * (chunks * chunk + tile) / (one.resident * units))
@@ -275,7 +275,7 @@ class Sizes:
         chunk, tile = times(align_a, align_b)[config.CONSUMERS, config.BN]
         ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
         turns = np.arange(0, ends[-1], config.resident * units)
-        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk).sum())
+        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // K_BLOCK) * chunk).sum())
         work += tile * (1 + FLIGHT.again * (len(turns) - 1))
         work *= FLIGHT.sole if config.is_alone else 1.0
         moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / FLIGHT.memory_rate
@@ -314,7 +314,7 @@ def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, 
 
     The product's launch splits B itself where that is sooner and K runs along memory, else one before it does.
     """
-    p, size, chunks, found = PRESPLIT, ELEMENT_BYTES[desc.type_a], -(-desc.K // CHUNK), []
+    p, size, chunks, found = PRESPLIT, ELEMENT_BYTES[desc.type_a], -(-desc.K // K_BLOCK), []
     split = desc.N * matrices(desc.stride_b, desc.batch)
     before = p.before + 8 * split * desc.K / (BEFOREHAND.split_rate if desc.trans_b else BEFOREHAND.across_rate)
     copying = FLIGHT.copy * (size / 16) * (1 / aligned(desc)[0] - 1 / 4)

@@ -46,9 +46,9 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost, strassen
 from toprung.kernels.hopper_fp32x.config import (
     BOTH,
-    CHUNK,
     CLUSTERS,
     IN_FLIGHT,
+    K_BLOCK,
     ONE,
     Fp32xConfig,
     in_flight,
@@ -114,7 +114,7 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
         in_parts = config.split == IN_FLIGHT and config.k_parts > 1
-        depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * CHUNK
+        depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * K_BLOCK
         parts = trimmed(depth + TEST_EDGE, min(config.k_parts, TEST_SLICES))
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), replace(config, k_parts=parts)
 
@@ -181,7 +181,7 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
         return reason or ("" if on_words(desc) else "rows of halves begin between words of 4 bytes")
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
-        return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, CHUNK) else None
+        return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, K_BLOCK) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         for one, slices in itertools.product(cost.WEIGHED[IN_FLIGHT], CLUSTERS):
@@ -247,7 +247,7 @@ class HopperStrassen(KernelFamily[NoConfig]):
         return [*(source.text for source in sources), " ".join(str(strassen.STRASSEN.signs(which)) for which in "abc")]
 
     def test_problem(self, desc: Desc, config: NoConfig) -> tuple[tuple[int, int, int], NoConfig]:
-        return (2 * self.tile.BM + TEST_EDGE, 2 * self.tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
+        return (2 * self.tile.BM + TEST_EDGE, 2 * self.tile.BN + TEST_EDGE, 6 * K_BLOCK + TEST_EDGE), config
 
     def sources(self, device: Device, desc: Desc, config: NoConfig) -> list[Source]:
         return [strassen.product_source(self.tile)]

@@ -6,7 +6,7 @@ from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, CHUNK, IN_FLIGHT, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, K_BLOCK, IN_FLIGHT, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
@@ -22,17 +22,17 @@ LIMIT = 10 << 30
 
 def width(K: int) -> int:
     """Return the fp16 elements of a split row."""
-    return 2 * CHUNK * ceil(K, CHUNK)
+    return 2 * K_BLOCK * ceil(K, K_BLOCK)
 
 
 def depth_of(K: int, slices: int) -> int:
     """Return the length of a slice of K; the last one may be shorter."""
-    return K if slices == 1 else slice_depth(K, CHUNK, slices)
+    return K if slices == 1 else slice_depth(K, K_BLOCK, slices)
 
 
 def trimmed(K: int, slices: int) -> int:
     """Return as many slices of whole k-blocks as are not empty, at most ``slices``."""
-    return whole_slices(K, CHUNK, max(1, slices)) if K else 1
+    return whole_slices(K, K_BLOCK, max(1, slices)) if K else 1
 
 
 def terms_bytes(rows: int, K: int, slices: int = 1) -> int:
@@ -78,4 +78,4 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
     if like.split == IN_FLIGHT or not (desc.M and desc.N):
         return ""
     rows = desc.rows_read if like.split == BOTH else desc.N * (desc.batch if desc.stride_b else 1)
-    return f"fp32x would need more than {LIMIT:,} bytes for terms" if 4 * rows * (desc.K + CHUNK) > LIMIT else ""
+    return f"fp32x would need more than {LIMIT:,} bytes for terms" if 4 * rows * (desc.K + K_BLOCK) > LIMIT else ""

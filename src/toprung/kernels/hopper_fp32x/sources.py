@@ -11,7 +11,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.hopper import HOPPER, ceil
-from toprung.kernels.hopper_fp32x.config import BOTH, CHUNK, ONE, PRESPLIT, TYPES, Fp32xConfig, aligned
+from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, ONE, PRESPLIT, TYPES, Fp32xConfig, aligned
 from toprung.kernels.record import joined
 
 FOLDER = Path(__file__).parent
@@ -41,7 +41,7 @@ def product_source(
     config: Fp32xConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
     """Return the product's kernel, where an operand is split in flight for a layout of the operands; ``more``: macros."""
-    size, defines = f"{config.BM}x{config.BN}x{CHUNK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
+    size, defines = f"{config.BM}x{config.BN}x{K_BLOCK}", {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     if config.split == BOTH:
         return source("fp32x", defines, *PARTS, "fp32x.cu", title=size)
     family = file = "inflight"

@@ -16,7 +16,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, ceil
-from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import K_BLOCK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.launches import NONE, beside, terms_map
 from toprung.kernels.hopper_fp32x.sizes import terms_bytes
 from toprung.kernels.hopper_fp32x.sources import PARTS, PATCH_BYTES, SPLIT_THREADS, source, spread
@@ -92,7 +92,7 @@ def sums_source(signs: int, across: bool, cluster: int = 1, corrects: bool = Fal
 
 def product_source(config: Fp32xConfig) -> Source:
     """Return the kernel of the products, without its guard."""
-    title = f"{config.BM}x{config.BN}x{CHUNK}"
+    title = f"{config.BM}x{config.BN}x{K_BLOCK}"
     return source("fp32x", config.defines(), *PARTS, "unguarded.cuh", "fp32x.cu", family="strassen", title=title)
 
 

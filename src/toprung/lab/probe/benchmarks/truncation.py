@@ -9,7 +9,7 @@ import numpy as np
 from toprung.backends.base import DYNAMIC_SHARED, Session
 from toprung.device import Device
 from toprung.kernels.hopper import HOPPER, is_hopper
-from toprung.kernels.hopper_fp32x.config import CHUNK
+from toprung.kernels.hopper_fp32x.config import K_BLOCK
 from toprung.kernels.hopper_fp32x.sources import CUT_SHARES, FOLDER
 from toprung.kernels.record import joined
 from toprung.lab.probe.base import SEED, Benchmark, Case, Placed, Unit, source
@@ -30,7 +30,7 @@ def shipped() -> float:
 
 def _case(device: Device, name: str) -> Case:
     rng, fill = np.random.default_rng(SEED), DISTRIBUTIONS[name].fills[0]
-    a, b = (fill(rng, (TILES * SIDE, SIDE)).astype(np.float16).reshape(TILES, SIDE, 2, CHUNK) for _ in "ab")
+    a, b = (fill(rng, (TILES * SIDE, SIDE)).astype(np.float16).reshape(TILES, SIDE, 2, K_BLOCK) for _ in "ab")
     exact = np.einsum("tihk,tjhk->thij", a.astype(np.float64), b.astype(np.float64))
 
     def place(session: Session) -> Placed:
@@ -45,7 +45,7 @@ def _case(device: Device, name: str) -> Case:
 
         def check() -> str:
             beyond = float(np.max(np.abs(found() - exact) - 1e-6 * exact))  # a ReLU's sums may be 0
-            return "" if beyond <= 0 else f"a sum of {CHUNK} products is off by more than 1e-6 of itself, by {beyond:.2g}"
+            return "" if beyond <= 0 else f"a sum of {K_BLOCK} products is off by more than 1e-6 of itself, by {beyond:.2g}"
 
         def read() -> float:
             measured = bias(found(), exact, exact)
@@ -57,7 +57,7 @@ def _case(device: Device, name: str) -> Case:
     alone = source("truncation", name, {"ARCH_SPECIFIC": 1, DYNAMIC_SHARED: 2 * 128 * SIDE + 1024}, device)
     header = joined(FOLDER, "../include/hopper.cuh")
     whole = replace(alone, text=f'{header}#line 1 "truncation.cu"\n{alone.text}')
-    return Case(f"{name}, {CHUNK} of K", {"K": CHUNK}, whole, TILES, 128, 2.0 * exact.size * CHUNK, place, 1e8 * shipped())
+    return Case(f"{name}, {K_BLOCK} of K", {"K": K_BLOCK}, whole, TILES, 128, 2.0 * exact.size * K_BLOCK, place, 1e8 * shipped())
 
 
 BENCHMARK = Benchmark(
