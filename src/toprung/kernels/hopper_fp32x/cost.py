@@ -23,9 +23,9 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.config import (
     BLOCKS,
     BOTH,
-    K_BLOCK,
     CLUSTERS,
     IN_FLIGHT,
+    K_BLOCK,
     LONG,
     ONE,
     Fp32xConfig,
@@ -61,6 +61,11 @@ GPC, LARGE = 8, 132
 
 Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 """Configurations of one form, each with its parts of K."""
+
+
+def configs(rows: Rows) -> list[Fp32xConfig]:
+    """Return the configurations of rows."""
+    return [with_parts(*row) for row in rows]
 
 
 @functools.lru_cache(1 << 12)

@@ -1,4 +1,4 @@
-"""Sizes of fp32x: products that are computed, slices of K, bytes of terms and workspace, panels of larger products."""
+"""Sizes of fp32x: products that are computed, slices of K, and bytes of terms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, K_BLOCK, IN_FLIGHT, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
