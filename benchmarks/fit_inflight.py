@@ -7,7 +7,10 @@
 Records are of ``benchmarks/candidates.py --shapes deep,drawn`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
 outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Writes them to
-``kernels/models/fp32x.json`` with the errors on what is held out; with ``--keep`` only these.
+``kernels/models/fp32x.json`` with the errors on what is held out; with ``--keep`` only these. ``--sgemm`` writes into
+``sgemm.json`` how Hopper's plain fp32 model, whose numbers are set by hand, does on checks that it was not set by:
+
+    python benchmarks/fit_inflight.py --sgemm results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,283,311,347}.json
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from toprung.backends import nvrtc
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import LONG, tiles
+from toprung.kernels.hopper_sgemm.family import FAMILY as SGEMM
 from toprung.lab.harness.results import write
 from toprung.oracle.problems import problem_of
 from toprung.tune.rows import read as read_rows
@@ -41,6 +47,8 @@ WEIGHED = {"hopper_inflight": cost.in_slices, "hopper_inflight_split_k": cost.in
 """Configurations that are weighed for a product, by the family's name."""
 NUMBERS = ("copy", "sole", "again", "launch", "met", "meet", "passing", "adding", "part")
 """Numbers of the model beside ``times`` and ``shares``; the others are held."""
+HOPPER = replace(nvrtc.device_of("sm_90"), backend="cuda", compute_units=UNITS, clock_mhz=1980.0)
+"""A GPU such as those of the records."""
 SINGLE = "float32 float32"
 """Types whose share is 1 by definition."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
@@ -72,7 +80,7 @@ def shares(desc: GemmDesc, config: Any) -> bool:
     return cost.fits(alone, tiles(desc, alone) * alone.SLICES * alone.k_parts, UNITS)
 
 
-def of_check(record: dict[str, Any]) -> list[Sample]:
+def of_check(record: dict[str, Any], kernels: Collection[str] = WEIGHED) -> list[Sample]:
     """Return the medians of the device's seconds; of a candidate that was sampled twice, what lies between both."""
     found, device = [], record["environment"]["device"]["name"]
     for shape, timed in zip(record["shapes"], read_rows(record), strict=True):
@@ -82,9 +90,9 @@ def of_check(record: dict[str, Any]) -> list[Sample]:
                 times[row.candidate].append(row.device)
         medians = {c: statistics.median(some) for c, some in times.items()}
         for candidate, seconds in medians.items():
-            if candidate.kernel in WEIGHED and seconds < WORST * min(medians.values()):
+            if candidate.kernel in kernels and seconds < WORST * min(medians.values()):
                 assert isinstance(desc, GemmDesc)
-                if shares(desc, candidate.config):
+                if candidate.kernel in WEIGHED and shares(desc, candidate.config):
                     continue
                 tested = held_out(str(shape["problem"]))
                 found.append(Sample(device, candidate.kernel, desc, candidate.config, seconds, tested))
@@ -138,7 +146,11 @@ def use(values: NDArray[np.float64]) -> dict[str, Any]:
 
 def logs(of: list[Sample]) -> NDArray[np.float64]:
     """Return the logarithms of predicted over measured seconds."""
-    return np.array([math.log(cost.seconds(s.desc, s.config, UNITS) / s.seconds) for s in of])
+    times = (
+        (SGEMM.cost(HOPPER, s.desc, s.config) if s.family == SGEMM.name else cost.seconds(s.desc, s.config, UNITS), s.seconds)
+        for s in of
+    )
+    return np.array([math.log(predicted / measured) for predicted, measured in times])
 
 
 def quality(of: list[Sample]) -> dict[str, dict[str, float]]:
@@ -151,11 +163,23 @@ def quality(of: list[Sample]) -> dict[str, dict[str, float]]:
     return found
 
 
+def save(name: str, content: dict[str, Any], paths: list[Path], tested: list[Sample]) -> None:
+    """Write a model's file with its errors on what is held out."""
+    records = {f"results/{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
+    content["held_out"] = {"records": records, **quality(tested)}
+    write(Path(cost_model.__file__).parent / "models" / f"{name}.json", content)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--keep", action="store_true", help="fit nothing: write how what stands does on what is held out")
+    parser.add_argument("--sgemm", action="store_true", help="fit nothing: write how plain fp32's model does on all of the records")
     options = parser.parse_args()
+    if options.sgemm:
+        every = [s for path in options.records for s in of_check(json.loads(path.read_text()), (SGEMM.name,))]
+        save("sgemm", cost_model.fitted("sgemm"), options.records, every)
+        return 0
     every = [s for path in options.records for s in samples(json.loads(path.read_text()))]
     fitted, tested = ([s for s in every if s.tested == held] for held in (False, True))
     counts = {device: sum(s.device == device for s in fitted) for device in {s.device for s in fitted}}
@@ -172,9 +196,7 @@ def main() -> int:
         best = least_squares(errors, start, loss="soft_l1", f_scale=SOFT, max_nfev=30)
         content["in_flight"] |= use(np.array([float(f"{x:.5g}") for x in best.x]))
         print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
-    records = {f"results/{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in options.records}
-    content["held_out"] = {"records": records, **quality(tested)}
-    write(Path(cost_model.__file__).parent / "models" / "fp32x.json", content)
+    save("fp32x", content, options.records, tested)
     return 0
 
 

@@ -175,7 +175,7 @@ def test_more_work_takes_longer() -> None:
 
 ROOT = Path(__file__).parents[1]
 FITS: dict[str, tuple[Any, list[str]]] = {
-    "skinny": (fit_routes, ["--short"]), "fp32x": (fit_inflight, []),
+    "skinny": (fit_routes, ["--short"]), "fp32x": (fit_inflight, []), "sgemm": (fit_inflight, ["--sgemm"]),
     **dict.fromkeys(("blocks", "cublas"), (fit_routes, ["--free", "^(?!memory|host|two)"])),
 }  # fmt: skip
 
