@@ -170,7 +170,8 @@ def error(net: nn.Module, given: tuple[torch.Tensor, ...]) -> float:
 def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float) -> dict[str, Any]:
     """Run a case for a time; return start and seconds of each step, and whether kernels were being prepared after it."""
     import toprung.torch
-    from toprung.torch import background, products
+    from toprung.blas import background
+    from toprung.torch import products
 
     finish = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     torch.manual_seed(0)
