@@ -57,6 +57,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
 from toprung.kernels.base import SearchedFamily
 from toprung.kernels.build import is_kept
+from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
@@ -347,6 +348,8 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
         points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
         configs = (one.at(device, desc, point) if searched else replace(one.config, **point) for point in points)
         tried = dict.fromkeys(c for c in configs if c and not c.refused())
+        if desc.batch > 1:  # in flight, parts of K take the place of a batch
+            tried = [c for c in tried if getattr(c, "split", "") != IN_FLIGHT or c.k_parts == 1]
     found = [c for c in tried if wanted in str(c)]
     if most and how == "any":
         found = random.Random(str(desc)).sample(found, min(int(most), len(found)))
