@@ -42,7 +42,7 @@ from toprung.kernels.blocks import BLOCKS, block_like
 from toprung.kernels.cublas import family as theirs
 from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
-from toprung.kernels.skinny_model import teams
+from toprung.kernels.skinny_model import skinny_cycles, teams
 from toprung.kernels.tiled.family import is_regrouped
 from toprung.lab.harness.results import read, write
 from toprung.oracle.problems import problem_of
@@ -215,21 +215,19 @@ class Shorts(Fit):
             for candidate, seconds in found:
                 config = candidate.config
                 if candidate.family in (SKINNY, SHORT_CLUSTER) and config.kernel == kernel and seconds < HOPELESS * best:
-                    tile, small = replace(config.tile, SPLIT_K=None), dict(config.options)["SMALL"]
+                    tile = replace(config.tile, SPLIT_K=None)
                     meet, s = candidate.family is SHORT_CLUSTER, problem.desc.skinny
                     host = 0.0 if isinstance(seconds, Held) else least[launches(candidate)]
                     if tile in teams(s):
-                        rows.append(((s, tile, small, config.slices, meet, host), seconds, best, own))
+                        rows.append(((s, tile, config.slices, meet, host), seconds, best, own))
         super().__init__({n: v for n, v in numbers(cost_model.SKINNY[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
         """See ``Fit``."""
         own = {self.kernel: replace(cost_model.SKINNY[self.kernel], **values)}
         units, hz, found = self.device.compute_units, cost_model.hz(self.device), []
-        for (s, tile, small, slices, meet, host), *_ in self.rows:
-            cycles = cost_model.skinny_cycles(
-                self.kernel, tile, s.length, s.few, small, s.depth, s.on, s.batch, slices, units, own, meet
-            )  # fmt: skip
+        for (s, tile, slices, meet, host), *_ in self.rows:
+            cycles = skinny_cycles(s, tile, slices, units, own, meet)
             found.append(((cycles / hz) ** SMOOTH + host**SMOOTH) ** (1 / SMOOTH))
         return found
 

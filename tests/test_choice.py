@@ -305,11 +305,11 @@ def rows_of_scattered_vectors(models: Any = cost_model.SKINNY) -> list[float]:
             config = candidate.config
             if not isinstance(config, SkinnyConfig) or config.kernel != "rows":
                 continue
-            tile, small, units = config.tile, dict(config.options)["SMALL"], device.compute_units
+            tile, units = config.tile, device.compute_units
             if tile.VB != 1 or config.slices != 1 or seconds <= 11e-6:
                 continue
             if tile.DN == cost_model.BANKS and (tile.VEC or 1) * s.on % cost_model.BANKS == 0:
-                taken = cost_model.skinny_cycles("rows", tile, s.length, s.few, small, s.depth, s.on, s.batch, 1, units, models)
+                taken = skinny_model.skinny_cycles(s, tile, 1, units, models)
                 found.append(taken / cost_model.hz(device) / seconds)
     return found
 
@@ -350,10 +350,7 @@ def uncut_rows_beside_cut_ones() -> list[float]:
             s = problem.desc.skinny
             for tile, seconds in timed.items():
                 if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
-                    ours, theirs = (
-                        cost_model.skinny_cycles("rows", tile, s.length, 1, 1, s.depth, s.on, 1, n, units, cost_model.SKINNY)
-                        for n in (1, 2)
-                    )
+                    ours, theirs = (skinny_model.skinny_cycles(s, tile, n, units, cost_model.SKINNY) for n in (1, 2))
                     found.append(math.log(ours / theirs / (seconds / timed[cut])))
     return found
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, Skinny
 from toprung.kernels.split_k import FEW_PARTS
 from toprung.tile import Tile
 
@@ -235,6 +235,7 @@ class Team(NamedTuple):
     waiting, far : cycles that an iteration waits; more where the large operand is not in the L2
     moved : times the bytes of the large operand that are moved
     flight : bytes of a work-group on their way, over the model's
+    meeting : cycles in which the blocks of a cluster pass each other their sums
     """
 
     BM: Any
@@ -247,10 +248,12 @@ class Team(NamedTuple):
     far: Any
     moved: Any
     flight: Any
+    meeting: Any
 
 
 def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> Team:
-    """Return the numbers of a work-group of ``rows`` or ``columns``, see ``skinny_cycles``.
+    """Return the numbers of a work-group of ``rows`` or ``columns``, with ``small`` rows of the small operand,
+    whose elements lie ``on`` apart along K, and ``size`` bytes of an element of the large one.
 
     How many of them an SM has follows from registers, about as the compiler allots them.
     """
@@ -276,57 +279,39 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> 
     return Team(
         tile.BM, down, items, resident, warps * busy, warps * ends * s.reduce / 4, s.iteration + floats * s.each + reads * s.small,
         s.gone + floats * s.far, 1 + more, s.flight / (size * floats * items),
+        s.meeting + s.passing * small * tile.BM / items,
     )  # fmt: skip
 
 
-def skinny_cycles(
-    kernel: str, tile: Tile, length: int, few: int, small: int, depth: int, on: int, batch: int, slices: int, units: int,
-    models: Mapping[str, Any] = SKINNY, clustered: bool = False, size: int = 4,
-) -> float:  # fmt: skip
-    """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
-
-    Parameters
-    ----------
-    small : rows of the small operand that the kernel is compiled for
-    on : elements from one of the small operand to the next along K
-    clustered : slices are the blocks of clusters, which meet once, in place of a second launch
-    size : bytes of an element of the large operand
-    """
-    team = team_of(kernel, tile, small, on, size, models[kernel])
-    return float(team_cycles(models[kernel], team, length, few, small, depth, batch, slices, units, clustered, size))
-
-
-def team_cycles(
-    s: Any, t: Team, length: int, few: int, small: int, depth: int, batch: int, slices: Any, units: int, clustered: bool,
-    size: int,
-) -> Any:  # fmt: skip
-    """Return ``skinny_cycles`` of a team; a column of them for columns of teams and slices.
+def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, units: int, clustered: bool) -> Any:
+    """Return the cycles of a skinny kernel; a column of them for columns of teams and slices.
 
     A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for what the L2 does not hold. What it
     reads of the large operand is the limit from below, for each wave of its own: a few work-groups that are left wait as long as a
-    full wave does, and memory with them. Calls are taken to follow each other on the same operands, as they were measured.
+    full wave does, and memory with them. Calls are taken to follow each other on the same operands, as they were measured. Where
+    they are ``clustered``, slices are the blocks of clusters, which meet once, in place of a second launch.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
-    iterations = xp.ceil(xp.ceil(depth / t.down) / slices)
-    groups = xp.ceil(length / t.BM) * batch * slices
-    moved = size * batch * length * depth
-    missed = 1 / (1 + math.pow(min(s.operand / moved, 4.0), s.sharp))
-    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * t.moved / groups
+    iterations = xp.ceil(xp.ceil(s.depth / t.down) / slices)
+    groups = xp.ceil(s.length / t.BM) * s.batch * slices
+    moved = ELEMENT_BYTES[s.type_large] * s.batch * s.length * s.depth
+    missed = 1 / (1 + math.pow(min(p.operand / moved, 4.0), p.sharp))
+    reading = moved * ((1 - missed) / p.cached + missed / p.memory) * t.moved / groups
     waiting = iterations * (t.waiting + missed * t.far)
 
     def wave(count: Any, dealt: Any) -> Any:
         working = count * (iterations * t.busy + t.ends)
-        least = s.wave + xp.pow(xp.pow(working, s.hidden) + xp.pow(waiting, s.hidden), 1 / s.hidden)
+        least = p.wave + xp.pow(xp.pow(working, p.hidden) + xp.pow(waiting, p.hidden), 1 / p.hidden)
         return xp.pow(xp.pow(least, SHARPER) + xp.pow(reading * (dealt + t.flight), SHARPER), 1 / SHARPER)
 
     room = xp.max(slices, places(t.resident, slices, units)) if clustered else t.resident * units
     whole = xp.floor(groups / room)
     left = groups - whole * room
-    total = s.launch + whole * wave(xp.min(t.resident, xp.ceil(room / units)), room)
+    total = p.launch + whole * wave(xp.min(t.resident, xp.ceil(room / units)), room)
     total = total + (left > 0) * wave(xp.ceil(left / units), left)
     if clustered:
-        return total + (slices > 1) * (s.meeting + s.passing * small * t.BM / t.items)
-    return total + (slices > 1) * (s.second + 8 * slices * length * few * batch / BLOCK.slices)
+        return total + (slices > 1) * t.meeting
+    return total + (slices > 1) * (p.second + 8 * slices * s.length * s.few * s.batch / BLOCK.slices)
 
 
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5

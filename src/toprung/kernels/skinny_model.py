@@ -22,27 +22,16 @@ from toprung.tile import Tile
 SMALL = (1, 2, 4, 8, 16)
 """Rows of the small operand that there is a kernel for; between them the next larger is taken."""
 
-_ROWS = ((128, 32, 4, 1), (256, 32, 1, 4), (256, 64, 4, 2), (256, 128, 2, 2), (128, 128, 1, 4), (256, 8, 4, 1))
-_COLUMNS = ((32, 4, 16, 4), (32, 8, 32, 8), (16, 16, 16, 4), (8, 16, 16, 4), (8, 32, 16, 8), (16, 4, 8, 4))
-TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
-    "rows": tuple(dict(zip(("ITEMS", "TEAM", "TM", "AT_ONCE"), at, strict=True)) for at in _ROWS),
-    "columns": tuple(dict(zip(("ACROSS", "DN", "TN", "KU"), at, strict=True)) for at in _COLUMNS),
-}
-"""Work-groups that are weighed on a GPU: ``ITEMS`` in teams of ``TEAM`` that share TM rows, with ``AT_ONCE`` loads of each on their
-way; ``ACROSS`` work-items side by side, ``DN`` of them below each other, each with TN rows of a piece, KU of them on their way."""
+_NAMES = {"rows": ("ITEMS", "TEAM", "TM", "AT_ONCE"), "columns": ("ACROSS", "DN", "TN", "KU")}
+TEAMS, VENDOR_TEAMS = (
+    {kernel: tuple(dict(zip(names, at, strict=True)) for at in of["teams"][kernel]) for kernel, names in _NAMES.items()}
+    for of in (cost_model.fitted("skinny"), cost_model.fitted("skinny")["vendor"])
+)
+"""Work-groups that are weighed on a GPU, and those that stand for cuBLAS's; ``models/skinny.json`` says what the numbers are."""
 
 MOST_UNROLLED = 64
 """Accesses to the large operand in an iteration, times the sums that each of their floats goes to, at most: the loop's text grows
 with it, and takes longer to fetch than to run, and a minute to compile."""
-
-VENDOR_TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
-    "rows": (
-        {"ITEMS": 256, "TEAM": 32, "TM": 4, "AT_ONCE": 1},
-        {"ITEMS": 128, "TEAM": 32, "TM": 4, "AT_ONCE": 1},
-    ),
-    "columns": ({"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4}, {"ACROSS": 32, "DN": 8, "TN": 32, "KU": 8}),
-}
-"""Those that stand for cuBLAS's."""
 
 SECTOR = 32
 """Bytes that the L2 takes at a time."""
@@ -144,10 +133,7 @@ def weighed(
     device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, Any], meet: bool = False
 ) -> NDArray[Any]:  # fmt: skip
     """Return ``skinny_seconds`` of the rows of a table in so many slices; infinity where they are 0."""
-    cycles = cost_model.team_cycles(
-        models[reader(s)], of.team, s.length, s.few, small_of(s), s.depth, s.batch, np.maximum(slices, 1.0), device.compute_units,
-        meet, ELEMENT_BYTES[s.type_large],
-    )  # fmt: skip
+    cycles = cost_model.team_cycles(models[reader(s)], of.team, s, np.maximum(slices, 1.0), device.compute_units, meet)
     written = written_cycles(s) if models is cost_model.SKINNY else 0.0
     launches = 1 if meet else np.minimum(slices, 2)
     found: NDArray[Any] = cost_model.seconds(cycles + written, launches, cost_model.hz(device))
@@ -157,11 +143,17 @@ def weighed(
 
 def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered: bool = False) -> float:
     """Return the predicted seconds on a GPU; ``clustered``: slices meet in clusters, in one launch."""
-    cycles = cost_model.skinny_cycles(
-        reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units, cost_model.SKINNY,
-        clustered, ELEMENT_BYTES[s.type_large],
-    )  # fmt: skip
-    return float(cost_model.seconds(cycles + written_cycles(s), 1 if clustered else min(slices, 2), cost_model.hz(device)))
+    cycles = skinny_cycles(s, tile, slices, device.compute_units, cost_model.SKINNY, clustered) + written_cycles(s)
+    return float(cost_model.seconds(cycles, 1 if clustered else min(slices, 2), cost_model.hz(device)))
+
+
+def skinny_cycles(
+    s: Skinny, tile: Tile, slices: int, units: int, models: Mapping[str, Any], clustered: bool = False
+) -> float:  # fmt: skip
+    """Return the cycles of the skinny kernel ``rows`` or ``columns``: a few sums for each of the long side's rows or columns."""
+    model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
+    team = cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model)
+    return float(cost_model.team_cycles(model, team, s, slices, units, clustered))
 
 
 def written_cycles(s: Skinny) -> float:
