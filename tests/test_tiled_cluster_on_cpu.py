@@ -22,7 +22,7 @@ from toprung.kernels.blocks import BLOCKS, CLUSTER_SIZES, cluster_bytes, narrowe
 from toprung.kernels.cost_model import CLUSTERS, OF_SMS, places
 from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured
-from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS, with_cluster
+from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS
 from toprung.lab.harness import results
 from toprung.lab.sass.machine_code import disassemble
 from toprung.tile import Tile
@@ -42,7 +42,8 @@ def config_for(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> TileC
     """Return a tile of the table with accesses as wide as the product has them."""
     a, b, _ = desc.widths
     one = next(one for one in narrowed(device, a, b).blocks if replace(one.tile, VA=4, VB=4) == tile)
-    return with_cluster(configured(device, desc, one, 1), slices)
+    found = configured(device, desc, one, 1)
+    return replace(found, tile=replace(found.tile, SPLIT_K=slices))
 
 
 def worst(folder: Folder, tile: Tile, slices: int, *product: Any, **more: Any) -> float:

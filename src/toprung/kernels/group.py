@@ -40,9 +40,13 @@ class Matrix(NamedTuple):
     number: int
 
 
-def matrices(product: int, member: Member) -> list[Matrix]:
-    """Return the matrices of a product with a number in the group."""
-    return [Matrix(*member, product, number) for number in range(member.desc.batch)]
+def by_traits(members: Sequence[Member], traits: Callable[[GemmDesc], Any]) -> dict[Any, list[Matrix]]:
+    """Return the matrices of a group by traits of their products, in the group's order."""
+    found: dict[Any, list[Matrix]] = {}
+    for product, member in enumerate(members):
+        mine = found.setdefault(traits(member.desc), [])
+        mine += [Matrix(*member, product, number) for number in range(member.desc.batch)]
+    return found
 
 
 class Block(NamedTuple):

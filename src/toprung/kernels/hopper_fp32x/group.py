@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from toprung.backends.base import Session
 from toprung.kernels.base import GroupLaunches, Member
-from toprung.kernels.group import Block, GroupForm, Matrix, matrices, packed
+from toprung.kernels.group import Block, GroupForm, Matrix, by_traits, packed
 from toprung.kernels.hopper_fp32x.config import aligned
 from toprung.kernels.hopper_fp32x.cost import Sizes, group_config
 from toprung.kernels.hopper_fp32x.sources import product_source
@@ -35,10 +35,8 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
     with them, copied in small pieces as those must be, if that is predicted to take no longer than a launch for each alignment.
     """
     by_trans: dict[tuple[bool, bool], dict[tuple[int, int], list[Matrix]]] = {}
-    for product, member in enumerate(members):
-        desc = member.desc
-        alike = by_trans.setdefault((desc.trans_a, desc.trans_b), {}).setdefault(aligned(desc), [])
-        alike += matrices(product, member)
+    for (trans, align), mine in by_traits(members, lambda desc: ((desc.trans_a, desc.trans_b), aligned(desc))).items():
+        by_trans.setdefault(trans, {})[align] = mine
     for trans, by_align in by_trans.items():
         least = min(a for a, _ in by_align), min(b for _, b in by_align)
         every = [m for alike in by_align.values() for m in alike]

@@ -85,11 +85,10 @@ def split_how(desc: GemmDesc, config: Fp32xConfig) -> tuple[int, int]:
     return spread(depth_of(desc.K, config.k_parts), (config.split == BOTH and desc.trans_a) or not desc.trans_b)
 
 
-def sources_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None) -> list[Source]:
+def sources_of(desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
     """Return the sources of the product, of the splitting pass, and of what adds up parts of K, as far as there are such."""
     splits = [split_source(*split_how(desc, config))] if config.split != IN_FLIGHT else []
-    adds = [reduce_source(**epilogues.defines(epilogue))] if config.k_parts > 1 else []
-    return [source_of(desc, config, epilogue), *splits, *adds]
+    return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
 class Fp32xLaunches(Launches):

@@ -7,7 +7,6 @@ would take a tenth of their time. From compute capability 9.0 on, through CUDA.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from toprung.backends.base import Session
@@ -111,7 +110,7 @@ class TiledCluster(RecordFamily[TileConfig]):
         if slices < 2 or not self._fits(device, desc, tile, slices):
             return "it would have no slices of K"
         options = blocks.layout_options(desc, tile, dict(config.options), desc.widths[2])
-        return self.complete(device, with_cluster(TileConfig(tile, options), slices))
+        return self.complete(device, TileConfig(with_slices(tile, slices), options))
 
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile = config.tile
@@ -133,11 +132,6 @@ class TiledCluster(RecordFamily[TileConfig]):
     def point(self, config: TileConfig) -> Point:
         like = blocks.block_like(config.tile)
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
-
-
-def with_cluster(config: TileConfig, slices: int) -> TileConfig:
-    """Return a configuration with its ``SPLIT_K``, the size of the cluster, replaced."""
-    return replace(config, tile=with_slices(config.tile, slices))
 
 
 FAMILY = TiledCluster()

@@ -7,7 +7,7 @@ addresses that could stand in a launch's parameters: there each product is a lau
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
@@ -17,7 +17,7 @@ from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Groups, KernelFamily, Launches, Member, NoConfig
-from toprung.kernels.group import MOST_MATRICES, Block, GroupForm, Matrix, matrices, packed
+from toprung.kernels.group import MOST_MATRICES, Block, GroupForm, Matrix, by_traits, packed
 from toprung.kernels.tiled_group.config import BLOCKS, group_source, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
 
@@ -47,7 +47,8 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
         block = Block(tile.BM, tile.BN, tile.threads, tile.resident)
         return GroupForm((tile, trans), block, functools.partial(group_source, tile, *trans))
 
-    return packed(session, "tiled_group", members, classes(members), form)
+    classes = by_traits(members, lambda desc: (desc.trans_a, desc.trans_b)).items()
+    return packed(session, "tiled_group", members, classes, form)
 
 
 class TiledGroup(KernelFamily[NoConfig]):
@@ -72,14 +73,6 @@ class TiledGroup(KernelFamily[NoConfig]):
     def texts(self, backend: str) -> Iterable[str]:
         # the source; CUDA C++ has no prelude
         return [text()]
-
-
-def classes(members: Sequence[Member]) -> Iterator[tuple[tuple[bool, bool], list[Matrix]]]:
-    """Yield the products of a launch, batches matrix by matrix, with their transposes, which are compiled in."""
-    found: dict[tuple[bool, bool], list[Matrix]] = {}
-    for product, member in enumerate(members):
-        found.setdefault((member.desc.trans_a, member.desc.trans_b), []).extend(matrices(product, member))
-    yield from found.items()
 
 
 FAMILY = TiledGroup()
