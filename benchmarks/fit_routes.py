@@ -27,7 +27,7 @@ with which the least is lost (``kernels/cublas/family.py``).
 import argparse
 import hashlib
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -155,9 +155,8 @@ class Fit:
 def numbers(record):
     """A record's numbers by name, those of its mappings as name.key."""
     found = {}
-    for f in fields(record):
-        value = getattr(record, f.name)
-        found |= {f"{f.name}.{k}": v for k, v in value.items()} if hasattr(value, "items") else {f.name: value}
+    for name, value in record._asdict().items():
+        found |= {f"{name}.{k}": v for k, v in value.items()} if hasattr(value, "items") else {name: value}
     return found
 
 
@@ -166,7 +165,7 @@ def built(record, values):
     maps = {n.partition(".")[0] for n in values if "." in n}
     plain = {n: v for n, v in values.items() if "." not in n}
     nested = {m: MappingProxyType({n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{m}.")}) for m in maps}
-    return replace(record, **plain, **nested)
+    return record._replace(**plain, **nested)
 
 
 class Products(Fit):
@@ -224,7 +223,7 @@ class Shorts(Fit):
 
     def model(self, values):
         """See ``Fit``."""
-        own = {self.kernel: replace(cost_model.SKINNY[self.kernel], **values)}
+        own = {self.kernel: cost_model.SKINNY[self.kernel]._replace(**values)}
         units, hz, found = self.device.compute_units, cost_model.hz(self.device), []
         for (s, tile, slices, meet, host), *_ in self.rows:
             cycles = skinny_cycles(s, tile, slices, units, own, meet)

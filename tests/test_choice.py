@@ -267,7 +267,7 @@ def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
     def halved(p: Any = cost_model.BLOCK) -> float:
         return cycles(H200, call, first, half, 1, p) / cycles(H200, call, second, whole, 1, p)
 
-    assert halved() < 0.95 * halved(replace(cost_model.BLOCK, alone=0.0))
+    assert halved() < 0.95 * halved(cost_model.BLOCK._replace(alone=0.0))
 
 
 def last_waves() -> list[float]:
@@ -315,12 +315,12 @@ def rows_of_scattered_vectors(models: Any = cost_model.SKINNY) -> list[float]:
 
 
 def test_elements_of_the_short_operand_that_lie_in_one_bank_are_read_one_after_the_other() -> None:
-    then = replace(
-        cost_model.VENDOR_SKINNY["rows"], launch=4000.0, wave=633.6, small=97.35, once=0.7447
+    then = cost_model.VENDOR_SKINNY["rows"]._replace(
+        launch=4000.0, wave=633.6, small=97.35, once=0.7447
     )  # of the record's launches
     known = rows_of_scattered_vectors({"rows": then})
     assert len(known) >= 10 and 0.8 <= statistics.median(known) <= 1.15
-    assert statistics.median(rows_of_scattered_vectors({"rows": replace(then, once=0.0)})) < 0.6
+    assert statistics.median(rows_of_scattered_vectors({"rows": then._replace(once=0.0)})) < 0.6
     assert cost_model.SKINNY["rows"].once > 0.5
 
 
@@ -387,13 +387,14 @@ def sums_of_odd_rows(p: Any = cost_model.BLOCK) -> list[float]:
 
 
 def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
-    then = replace(  # the record is of a text that divided numbers of 64 bits, and of launches that waited for each other
-        cost_model.BLOCK, launch=4572.0, iteration=224.0, load=11.5, alone=0.401, store=63.63, result=0.1833, piece=0.006778,
+    # the record is of a text that divided numbers of 64 bits, and of launches that waited for each other
+    then = cost_model.BLOCK._replace(
+        launch=4572.0, iteration=224.0, load=11.5, alone=0.401, store=63.63, result=0.1833, piece=0.006778,
         scattered=1.32, exchanged=0.0, short_row=0.0, second=5006.0, adding=1731.0, written=2.27, scattered_memory=0.756,
         cache=2242.0, slices=5834.0,
     )  # fmt: skip
     assert cost_model.BLOCK.adding < then.adding
-    known, without = sums_of_odd_rows(then), sums_of_odd_rows(replace(then, adding=0.0))
+    known, without = sums_of_odd_rows(then), sums_of_odd_rows(then._replace(adding=0.0))
     assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
     assert statistics.mean(abs(math.log(x)) for x in known) < 0.95 * statistics.mean(abs(math.log(x)) for x in without)
 
@@ -441,7 +442,7 @@ def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyP
     sides = range(64, 4096)
     assert cublas_with_deep("NT", sides) < 1.05 * cublas_with_deep("NN", sides)
     layouts = {**cost_model.VENDOR_BLOCK.layouts, "NT": cost_model.BLOCK.layouts["NT"]}
-    monkeypatch.setattr(cost_model, "VENDOR_BLOCK", replace(cost_model.VENDOR_BLOCK, layouts=layouts))
+    monkeypatch.setattr(cost_model, "VENDOR_BLOCK", cost_model.VENDOR_BLOCK._replace(layouts=layouts))
     blocks.waves.cache_clear()
     assert cublas_with_deep("NT", sides) > 1.045 * cublas_with_deep("NN", sides)
     blocks.waves.cache_clear()

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -88,7 +88,7 @@ def scaled(value: Any) -> Any:
     """Return a constant that is a third larger; None for what is no time, rate or factor."""
     if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == float):
         return 1.3 * value
-    if isinstance(value, tuple | list) and value and all(scaled(x) is not None for x in value):
+    if type(value) in (tuple, list) and value and all(scaled(x) is not None for x in value):
         return [scaled(x) for x in value]
     if isinstance(value, Mapping) and value and all(scaled(x) is not None for x in value.values()):
         return MappingProxyType({key: scaled(x) for key, x in value.items()})
@@ -113,13 +113,11 @@ def constants() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], None]]]:
         whole = getattr(cost_model, name)
         users = [module for module in modules if vars(module).get(name) is whole]
         for kind, model in whole.items() if isinstance(whole, Mapping) else [("", whole)]:
-            assert is_dataclass(model)
-            for field in fields(model):
-                value = getattr(model, field.name)
+            for field, value in model._asdict().items():
                 if (more := scaled(value)) is not None and value and not (isinstance(value, Mapping) and name == "VENDOR_BLOCK"):
-                    new = replace(model, **{field.name: more})  # type: ignore[type-var]
+                    new = model._replace(**{field: more})
                     put = functools.partial(_set, users, name, MappingProxyType({**whole, kind: new}) if kind else new)
-                    yield f"{name}.{kind}.{field.name}", put
+                    yield f"{name}.{kind}.{field}", put
 
 
 def _set(modules: list[Any], name: str, value: Any, patched: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +36,7 @@ class Home(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class Operand:
+class Operand(NamedTuple):
     """Description of an array: where its elements lie, and in which queue work on it is ordered.
 
     Attributes

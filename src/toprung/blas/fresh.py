@@ -78,7 +78,7 @@ class Inside(Call):
         made = native_plan.NativePlan(library, base.executable.session, plan, words[HEAD:])
         lent, *reach = words[:HEAD].tolist()
         self.reach, self._left = tuple(reach), self.receipt
-        like = replace(c.operand, thing=thing, shape=self.shape, strides=strides)
+        like = c.operand._replace(thing=thing, shape=self.shape, strides=strides)
         self.native = calls.START.pack(made.handle, lent, 0, *reach), self.adapter.maker(like), self._left, made.prepare
 
     @forks.cached_property
@@ -145,7 +145,7 @@ def learn(key: Hashable, call: Call, given: Arranged) -> None:
         one = calls.kin[shared]
         if one is not None and one.met >= FRESH and (one.job is None or one.job.done.is_set()):
             one.met = 0
-            a, b, c = (replace(v, operand=replace(v.operand, **BARE)) for v in (given.a, given.b, given.c))
+            a, b, c = (v._replace(operand=v.operand._replace(**BARE)) for v in (given.a, given.b, given.c))
             operands = Operands(a, b, c, 0.0, None, "", call.how)
             one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
             background.begin(one.job, background.LATER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +39,7 @@ class How(NamedTuple):
     names: tuple[str, str, str] = ("a", "b", "out")
 
 
-@dataclass(slots=True)
-class View:
+class View(NamedTuple):
     """Elements of an operand under another shape and strides: a transpose, a broadcast, every second element.
 
     Attributes

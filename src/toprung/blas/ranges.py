@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -81,7 +80,7 @@ class Operands(NamedTuple):
 
         def other(view: View, dim: int | None) -> View:
             shape, strides = resized(view.shape, view.strides, dim, size)
-            return replace(view, shape=shape, strides=strides)
+            return view._replace(shape=shape, strides=strides)
 
         bias = self.bias and resized(self.c.shape, self.bias, dims[2], size)[1]
         a, b, c = map(other, self[:3], dims)

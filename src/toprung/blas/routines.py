@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -354,7 +353,7 @@ def _flat(operand: Operand, name: str) -> Operand:
         joined = operand.adapter.operand(operand.adapter.empty(operand, operand.shape, fortran=True), name)
         copy(View(operand, operand.shape, operand.strides), View(joined, joined.shape, joined.strides))
         operand = joined
-    return replace(operand, shape=(math.prod(operand.shape),), strides=(1,))
+    return operand._replace(shape=(math.prod(operand.shape),), strides=(1,))
 
 
 def _strided(flat: Operand, count: int, start: int, step: int, name: str, which: str) -> View:

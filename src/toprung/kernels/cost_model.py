@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections import namedtuple
 from collections.abc import Callable, Mapping
-from dataclasses import make_dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -59,13 +59,13 @@ def fitted(name: str) -> dict[str, Any]:
 
 
 def model(numbers: Mapping[str, Any]) -> Any:
-    """Return a model's numbers as a frozen dataclass; ``means`` in the files explains each."""
+    """Return a model's numbers as a named tuple; ``means`` in the files explains each."""
     return _kind(*numbers)(**numbers)
 
 
 @functools.cache
 def _kind(*names: str) -> type:
-    return make_dataclass("Model", names, frozen=True)
+    return namedtuple("Model", names)
 
 
 BLOCK, VENDOR_BLOCK = (model(fitted(name)["cycles"]) for name in ("blocks", "cublas"))
