@@ -55,13 +55,13 @@ Arm = Callable[[int, int, int, int], None]
 
 def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
     """Return the pass."""
-    i, long, how = np.int32, np.int64, spread(K, across)
-    lanes, blocks = walk(rows, 1, K, across, UNITS, how[0])
+    i, long, cluster = np.int32, np.int64, spread(K, across)
+    lanes, blocks = walk(rows, 1, K, across, UNITS, cluster)
     arguments = (
         np.uint64(0), Address(B), ALPHA, np.uint64(0), np.uint64(0), Address(WORKSPACE), Address(PACKED), i(K), i(K), i(1), i(0),
         long(1), long(0), i(1), i(0), i(0), long(ld), long(0), i(rows), i(1), i(lanes),
     )  # fmt: skip
-    kernel = kernel_of(session, split_source(*how))
+    kernel = kernel_of(session, split_source(cluster))
     run = session.launcher(Plan([KernelLaunch("split", kernel, (blocks,), (SPLIT_THREADS,), arguments)]))
 
     def launch(x: int, terms: int, info: int, stream: int) -> None:

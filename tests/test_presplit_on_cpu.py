@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(launches, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(launches, "spread", lambda K, across: 1)  # a cluster's blocks would have to run at once
     monkeypatch.setattr(sources, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
 
 

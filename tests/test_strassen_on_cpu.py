@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strassen, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(strassen, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(strassen, "spread", lambda K, across: 1)  # a cluster's blocks would have to run at once
 
 
 @pytest.mark.parametrize("form", [STRASSEN, WINOGRAD], ids=lambda form: form.name)

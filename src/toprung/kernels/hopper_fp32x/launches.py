@@ -80,14 +80,14 @@ def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
     return call.N, call.K, call.trans_b, call.ldb
 
 
-def split_how(desc: GemmDesc, config: Fp32xConfig) -> tuple[int, int]:
-    """Return the blocks of a cluster and the elements that a thread holds in the splitting pass."""
+def split_cluster(desc: GemmDesc, config: Fp32xConfig) -> int:
+    """Return the blocks of a cluster in the splitting pass."""
     return spread(depth_of(desc.K, config.k_parts), (config.split == BOTH and desc.trans_a) or not desc.trans_b)
 
 
 def sources_of(desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
     """Return the sources of the product, of the splitting pass, and of what adds up parts of K, as far as there are such."""
-    splits = [split_source(*split_how(desc, config))] if config.split != IN_FLIGHT else []
+    splits = [split_source(split_cluster(desc, config))] if config.split != IN_FLIGHT else []
     return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
@@ -131,7 +131,7 @@ class Fp32xLaunches(Launches):
         launches = []
         if both or (one and not prepared and not claims):
             sides = (desc.M if both else 0, matrices_a, 0 if prepared else desc.N, matrices_b)
-            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, split_how(desc, config), parts, overlap))
+            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, split_cluster(desc, config), parts, overlap))
 
         last = epilogues.arguments(self.epilogue)
         to: tuple[Argument, ...] = (Address(C), ALPHA, BETA, *last)
@@ -187,7 +187,7 @@ def terms_map(terms: Address, rows: int, depth: int, side: int) -> Map:
 
 
 def splitting(
-    session: Session, call: GemmDesc, addresses: tuple[Argument, ...], sides: tuple[int, int, int, int], how: tuple[int, int],
+    session: Session, call: GemmDesc, addresses: tuple[Argument, ...], sides: tuple[int, int, int, int], cluster: int,
     slices: int = 1, overlap: bool = True,
 ) -> KernelLaunch:  # fmt: skip
     """Return the splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out.
@@ -196,10 +196,10 @@ def splitting(
     """
     i, long, units, depth = np.int32, np.int64, session.device.compute_units, depth_of(call.K, slices)
     rows, matrices_a, cols, matrices_b = sides[0], sides[1] * slices, sides[2], sides[3] * slices
-    lanes_a, blocks_a = walk(rows, matrices_a, depth, call.trans_a, units, how[0])
-    lanes_b, blocks_b = walk(cols, matrices_b, depth, not call.trans_b, units, how[0])
+    lanes_a, blocks_a = walk(rows, matrices_a, depth, call.trans_a, units, cluster)
+    lanes_b, blocks_b = walk(cols, matrices_b, depth, not call.trans_b, units, cluster)
     return KernelLaunch(
-        "split", kernel_of(session, split_source(*how)), (blocks_a + blocks_b,), (SPLIT_THREADS,),
+        "split", kernel_of(session, split_source(cluster)), (blocks_a + blocks_b,), (SPLIT_THREADS,),
         (
             Address(A) if rows else np.uint64(0), Address(B), ALPHA, *addresses, i(call.K), i(depth), i(slices), i(blocks_a),
             long(call.lda), long(call.stride_a), i(max(rows, 1)), i(matrices_a), i(lanes_a),

@@ -57,24 +57,23 @@ def product_source(
     )
 
 
-def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, **more: int) -> Source:
+def source_of(desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None) -> Source:
     """Return the kernel of a product's launch; its epilogue is another launch's where that writes C."""
-    macros = {**more, **(epilogues.defines(epilogue) if config.k_parts == 1 else {})}
+    macros = epilogues.defines(epilogue) if config.k_parts == 1 else {}
     if config.split == BOTH:
-        if config.k_parts == 1 and desc.widths[2] == 1:
-            macros["ODD_C"] = 1
-        return product_source(config, False, False, 4, 4, **macros)
-    align_a, align_b = aligned(desc)
+        odd = {"ODD_C": 1} if config.k_parts == 1 and desc.widths[2] == 1 else {}
+        return product_source(config, False, False, 4, 4, **odd, **macros)
+    types, (align_a, align_b) = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": TYPES[desc.type_b]}, aligned(desc)
     if config.split == ONE:
-        macros, align_b = {"A_TYPE": TYPES[desc.type_a], **macros}, 1
-    elif desc.is_mixed:
-        macros = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": TYPES[desc.type_b], **macros}
-    return product_source(config, desc.trans_a, desc.trans_b, align_a, align_b, **macros)
+        types["B_TYPE"], align_b = PRESPLIT, 1
+    elif not desc.is_mixed:
+        types = {}
+    return product_source(config, desc.trans_a, desc.trans_b, align_a, align_b, **types, **macros)
 
 
-def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
+def split_source(cluster: int = 1) -> Source:
     """Return the splitting pass; ``cluster`` blocks together have the rows whose K runs across memory."""
-    return source("split", {"CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}, "rows.cuh", "split.cu")
+    return source("split", {"CLUSTER": cluster, "HELD": SPLIT_HELD, DYNAMIC_SHARED: PATCH_BYTES}, "rows.cuh", "split.cu")
 
 
 def reduce_source(**more: int) -> Source:
@@ -95,6 +94,6 @@ def walk(rows: int, matrices: int, K: int, across: bool, units: int, cluster: in
     return lanes, ceil(ceil(rows * matrices * lanes, SPLIT_THREADS), cluster) * cluster
 
 
-def spread(K: int, across: bool) -> tuple[int, int]:
-    """Return the blocks of a cluster and the elements that a thread holds: K across memory is read once up to 4096."""
-    return max(1, min(ceil(K, SPLIT_THREADS), LARGEST_CLUSTER)) if across else 1, SPLIT_HELD
+def spread(K: int, across: bool) -> int:
+    """Return the blocks of a cluster of the splitting pass: K across memory is read once up to 4096."""
+    return max(1, min(ceil(K, SPLIT_THREADS), LARGEST_CLUSTER)) if across else 1

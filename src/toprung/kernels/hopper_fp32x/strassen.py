@@ -114,7 +114,7 @@ def launches(session: Session, call: GemmDesc, config: Fp32xConfig | None = None
     terms_a, terms_b = beside(Address(WORKSPACE), rows_a, k), beside(Address(WORKSPACE, bytes_a), rows_b, k)
 
     def summing(which: str, across: bool, operand: int, terms: tuple[Address, Address], side: int, ld: int) -> KernelLaunch:
-        cluster, lanes = spread(k, across)[0], 32
+        cluster, lanes = spread(k, across), 32
         while lanes < SPLIT_THREADS and lanes * ALONG < k:
             lanes *= 2
         groups = half(side) // 32 * cluster if across else ceil(half(side) * lanes, SPLIT_THREADS)
