@@ -150,6 +150,7 @@ ALLOWED = {
     *(("dispatch/selection.py", name) for name in ("tiled", "skinny", "stream_k", "hopper_sgemm", "hopper_fp32x")),
     # files of constants
     ("kernels/blocks.py", "cublas"),
+    ("kernels/skinny_model.py", "skinny"),
     *(("kernels/cost_model.py", name) for name in ("cublas", "skinny")),
     # built on it
     ("kernels/tiled_cluster/family.py", "tiled"),
