@@ -3,8 +3,8 @@ r"""Fit the cost models of selection (kernels/models/*.json) to recorded times, 
     python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-clusters.json \
         results/nvidia-h100-80gb-hbm3/routes-2026-11-26.json
 
-Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
-out: nothing is fitted to it.
+Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``, of one card or of several. A third of the drawn shapes,
+by a hash of each, is held out: nothing is fitted to it.
 Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
@@ -171,9 +171,9 @@ def built(record, values):
 class Products(Fit):
     """The tunable block kernel: its cycles, the host's, and each tile's efficiency; those whose names match ``free`` are fitted."""
 
-    def __init__(self, device, shapes, free=""):
-        self.device, rows = device, []
-        for problem, found, own in shapes:
+    def __init__(self, shapes, free=""):
+        rows = []
+        for problem, found, own, device in shapes:
             desc = problem.desc
             best = min(t for _, t in found)
             for candidate, seconds in found:
@@ -181,7 +181,7 @@ class Products(Fit):
                 block = block_like(config.tile) if candidate.family in (TILED, CLUSTER) else None
                 if block and seconds < HOPELESS * best:
                     i, *how = BLOCKS.index(block), dict(config.options)["VC"], is_regrouped(config), candidate.family is CLUSTER
-                    rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, *how), seconds, best, own))
+                    rows.append(((device, desc, replace(config.tile, SPLIT_K=None), i, config.slices, *how), seconds, best, own))
         start = numbers(cost_model.BLOCK) | {f"tile {i}": c.efficiency for i, c in enumerate(BLOCKS)}
         start |= {"host": cost_model.HOST.launch, "two": cost_model.HOST.two}
         self.fixed = {n: v for n, v in start.items() if not re.search(free, n)}
@@ -192,8 +192,8 @@ class Products(Fit):
         """See ``Fit``."""
         values = {**self.fixed, **values}
         p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
-        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
-        for (desc, tile, i, slices, vc, *how), t, *_ in self.rows:
+        for (device, desc, tile, i, slices, vc, *how), t, *_ in self.rows:
+            units, lanes, hz = device.compute_units, device.lanes or 128, cost_model.hz(device)
             wide, own, resident = desc.widths[2], values[f"tile {i}"], BLOCKS[i].resident
             cycles = cost_model.block_cycles(desc, tile, own, resident, slices, vc, wide, units, lanes, p, *how)
             host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 or how[-1] else values["two"]
@@ -206,10 +206,10 @@ class Shorts(Fit):
 
     loss, steps = 8.0, 60
 
-    def __init__(self, device, shapes, kernel):
-        self.device, self.kernel, rows = device, kernel, []
+    def __init__(self, shapes, kernel):
+        self.kernel, rows = kernel, []
         least = host_of(shapes)
-        for problem, found, own in shapes:
+        for problem, found, own, device in shapes:
             best = min(t for _, t in found)
             for candidate, seconds in found:
                 config = candidate.config
@@ -218,16 +218,16 @@ class Shorts(Fit):
                     meet, s = candidate.family is SHORT_CLUSTER, problem.desc.skinny
                     host = 0.0 if isinstance(seconds, Held) else least[launches(candidate)]
                     if tile in teams(s):
-                        rows.append(((s, tile, config.slices, meet, host), seconds, best, own))
+                        rows.append(((device, s, tile, config.slices, meet, host), seconds, best, own))
         super().__init__({n: v for n, v in numbers(cost_model.SKINNY[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
         """See ``Fit``."""
         own = {self.kernel: cost_model.SKINNY[self.kernel]._replace(**values)}
-        units, hz, found = self.device.compute_units, cost_model.hz(self.device), []
-        for (s, tile, slices, meet, host), *_ in self.rows:
-            cycles = skinny_cycles(s, tile, slices, units, own, meet)
-            found.append(((cycles / hz) ** SMOOTH + host**SMOOTH) ** (1 / SMOOTH))
+        found = []
+        for (device, s, tile, slices, meet, host), *_ in self.rows:
+            cycles = skinny_cycles(s, tile, slices, device.compute_units, own, meet)
+            found.append(((cycles / cost_model.hz(device)) ** SMOOTH + host**SMOOTH) ** (1 / SMOOTH))
         return found
 
 
@@ -239,17 +239,17 @@ def launches(candidate):
 def host_of(shapes):
     """Return the host's seconds for one launch and for two, nearly the least of what was timed."""
     times = {1: [], 2: []}
-    for _, found, _ in shapes:
+    for _, found, *_ in shapes:
         for candidate, seconds in found:
             if candidate.family in (SKINNY, SHORT_CLUSTER) and not isinstance(seconds, Held):
                 times[launches(candidate)].append(seconds)
     return {n: float(np.quantile(ones, 0.03)) if ones else 0.0 for n, ones in times.items()}
 
 
-def kept(device, shapes):
+def kept(shapes):
     """Share of shapes on which what the source as it stands selects is within the promise, of those where that was measured."""
     lost = []
-    for problem, found, _ in shapes:
+    for problem, found, _, device in shapes:
         times = dict(found)
         if (mine := now(device, problem)) in times:
             lost.append(times[mine] / min(times.values()))
@@ -268,17 +268,17 @@ class Vendor(Fit):
 
     FREE = "launch|iteration|load|alone|store|result|piece|second|adding|memory|cache|slices|layouts"
 
-    def __init__(self, device, shapes):
-        self.device, rows = device, []
-        for problem, found, own in shapes:
+    def __init__(self, shapes):
+        rows = []
+        for problem, found, own, device in shapes:
             desc = problem.desc
-            if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) <= theirs.NARROW:
+            if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) <= theirs.MODEL.narrow:
                 continue
             for seconds in (
                 t for c, t in found if c.family is CUBLAS and (isinstance(t, Held) or (t > CALLED and not isinstance(t, Once)))
             ):
                 weighed = [(block, slices) for block, slices, _ in theirs.blocks(device, desc)]
-                rows.append(((desc, weighed), seconds, seconds, own))
+                rows.append(((device, desc, weighed), seconds, seconds, own))
         start = numbers(cost_model.VENDOR_BLOCK)
         self.fixed = {n: v for n, v in start.items() if not re.match(self.FREE, n)}
         start = {n: v for n, v in start.items() if n not in self.fixed}
@@ -288,9 +288,9 @@ class Vendor(Fit):
         """See ``Fit``."""
         all_values = {**self.fixed, **values}
         p = built(cost_model.VENDOR_BLOCK, {n: v for n, v in all_values.items() if not n.isupper()})
-        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
         found = []
-        for (desc, weighed), *_ in self.rows:
+        for (device, desc, weighed), *_ in self.rows:
+            units, lanes, hz = device.compute_units, device.lanes or 128, cost_model.hz(device)
             least = min(
                 values["TIMES"] / hz
                 * cost_model.block_cycles(desc, b.tile, b.efficiency, b.resident, slices, 4, 4, units, lanes, p)
@@ -301,10 +301,10 @@ class Vendor(Fit):
         return found
 
 
-def writing(device, shapes):
+def writing(shapes):
     """``RESULT`` of Hopper's kernel: what it takes beyond its own prediction, by whether C lies on 16 bytes, where C is large."""
     found = {True: [], False: []}
-    for problem, timed_here, _ in shapes:
+    for problem, timed_here, _, device in shapes:
         for candidate, seconds in timed_here:
             if candidate.family is SGEMM and problem.M * problem.N >= LARGE:
                 desc = problem.desc
@@ -314,35 +314,36 @@ def writing(device, shapes):
     print("hopper_sgemm: RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
 
 
-def blocks_and_vendor(device, training, rest, free):
+def blocks_and_vendor(training, rest, free):
     """Fit the block kernels and cuBLAS; yield the name of each file, its new numbers, and the error on what was held out."""
-    products = Products(device, training, free)
-    values = products.run()
-    print("blocks:", quality(products, values))
-    tiles = [{"efficiency": v} if (v := values.get(f"tile {i}")) else {} for i in range(len(BLOCKS))]
-    host = {key: values[name] for key, name in (("launch", "host"), ("two", "two")) if name in values}
-    cycles = {n: v for n, v in values.items() if n in products.cycles}
-    yield "blocks", {"cycles": nested(cycles), "host": host, "tiles": tiles}, quality(Products(device, rest, free), values)
+    products = Products(training, free)
+    if products.names:
+        values = products.run()
+        print("blocks:", quality(products, values))
+        tiles = [{"efficiency": v} if (v := values.get(f"tile {i}")) else {} for i in range(len(BLOCKS))]
+        host = {key: values[name] for key, name in (("launch", "host"), ("two", "two")) if name in values}
+        cycles = {n: v for n, v in values.items() if n in products.cycles}
+        yield "blocks", {"cycles": nested(cycles), "host": host, "tiles": tiles}, quality(Products(rest, free), values)
     drawn_ones = [one for one in training if one[2] == 1.0]
-    writing(device, drawn_ones)
-    vendor = Vendor(device, drawn_ones)
+    writing(drawn_ones)
+    vendor = Vendor(drawn_ones)
     values = vendor.run()
     print("cuBLAS:", quality(vendor, values))
     factors = {n.lower(): v for n, v in values.items() if n.isupper()}
     yield (
         "cublas",
         {"cycles": nested({n: v for n, v in values.items() if not n.isupper()}), **factors},
-        quality(Vendor(device, rest), values),
+        quality(Vendor(rest), values),
     )
 
 
-def skinny(device, training, rest):
+def skinny(training, rest):
     """Fit the kernels for short sides, and yield as ``blocks_and_vendor`` does."""
     made, held = {}, {}
     for kernel in cost_model.SKINNY:
-        short = Shorts(device, training, kernel)
+        short = Shorts(training, kernel)
         made[kernel] = short.run()
-        held[kernel] = quality(Shorts(device, rest, kernel), made[kernel])
+        held[kernel] = quality(Shorts(rest, kernel), made[kernel])
         print(f"{kernel}:", quality(short, made[kernel]))
     yield "skinny", made, held
 
@@ -374,20 +375,24 @@ def main():
     wanted = parser.parse_args()
     Fit.keep = wanted.keep
     records = [read(path) for path in wanted.routes]
-    device = device_of(records[0])
-    shapes = [(p, found, 1.0) for record in records for p, found in timed(record)]
+    shapes = [(p, found, 1.0, device_of(record)) for record in records for p, found in timed(record)]
     training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
-    training += [(p, found, FOREIGN) for p, found in tiles]
-    selected = kept(device, rest)
-    print("selected with what stood:", kept(device, training), "; held out:", selected)
+    training += [(p, found, FOREIGN, device_of(records[0])) for p, found in tiles]
+    selected = kept(rest)
+    print("selected with what stood:", kept(training), "; held out:", selected)
     records = {f"results/{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in wanted.routes}
-    fits = skinny(device, training, rest) if wanted.short else blocks_and_vendor(device, training, rest, wanted.free)
+    fits = skinny(training, rest) if wanted.short else blocks_and_vendor(training, rest, wanted.free)
     for name, new, held in fits:
         content = cost_model.fitted(name)
         if not wanted.keep:
             content = {**updated(content, new), "fitted_to": [*records, f"fitted: {wanted.free or 'all'}"]}
-        facts = {"card": device.name, "records": records, **({"selected": selected} if wanted.keep else {}), **held}
+        facts = {
+            "card": ", ".join(dict.fromkeys(device.name for *_, device in shapes)),
+            "records": records,
+            **({"selected": selected} if wanted.keep else {}),
+            **held,
+        }
         write(Path(cost_model.__file__).parent / "models" / f"{name}.json", {**content, "held_out": facts})
 
 
