@@ -26,6 +26,7 @@ from toprung.kernels import blocks, cost_model, skinny_model
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.hopper_fp32x import cost as inflight
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
+from toprung.kernels.hopper_sgemm import cost as sgemm
 from toprung.kernels.registry import families
 from toprung.kernels.tiled_group import cost as tiled_group
 from toprung.oracle.gemm import Gemm
@@ -67,7 +68,8 @@ def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
 
 def seconds() -> dict[Any, float]:
     """Return every predicted time: of candidates, of shares in a group, of groups and of plain fp32."""
-    for forget in (inflight.times.cache_clear, blocks.waves.cache_clear, skinny_model.tables.clear):  # they have the constants
+    derived = inflight.times.cache_clear, blocks.waves.cache_clear, skinny_model.tables.clear, sgemm._layouts.clear
+    for forget in derived:  # tables that are made of the constants
         forget()
     found = {}
     for f, desc, configs in weighed():
@@ -77,10 +79,10 @@ def seconds() -> dict[Any, float]:
     found |= {(f.name, desc, "share"): f.groups.share(HOPPER, desc) for f in families() if f.groups for desc in DESCS}
     found |= {("plain fp32", desc, 0): cost_model.plain_fp32_seconds(desc) for desc in DESCS}
     for some in (DESCS[:2], DESCS[1:6]):
-        sizes = tiled_group.group_sizes(some)
+        sizes = cost_model.group_sizes(some)
         found |= {("group", i, 0): tiled_group.group_cycles(HOPPER, sizes, b) for i, b in enumerate(tiled_group.BLOCKS)}
         for config in inflight.WEIGHED[IN_FLIGHT]:
-            found["group", config, len(some)] = inflight.Sizes.of(some).seconds(config, 4, 4, HOPPER.compute_units)
+            found["group", config, len(some)] = inflight.seconds_of_group(sizes, config, 4, 4, HOPPER.compute_units)
     return {key: one for key, one in found.items() if one < math.inf}
 
 

@@ -29,10 +29,10 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
 from toprung.kernels.base import GroupLaunches, Member
+from toprung.kernels.cost_model import group_sizes
 from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_fp32x import cost, group, launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import Sizes
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.oracle.bias import bias
 from toprung.oracle.precision import precision as promise
@@ -405,7 +405,7 @@ def test_the_cost_model_counts_the_first_blocks_turns() -> None:
     descs = [GemmDesc(64, 32, 64 if i else 4096) for i in range(265)]
     config = in_flight(1, 32, 8)
     chunk, tile = cost.times(4, 4)[1, 32]
-    found = Sizes.of(descs[::-1]).seconds(config, 4, 4, 132)
+    found = cost.seconds_of_group(group_sizes(descs[::-1]), config, 4, 4, 132)
     assert found >= cost.FLIGHT.launch + 128 * chunk + tile + 2 * chunk + cost.FLIGHT.again * tile
     assert found < cost.FLIGHT.launch + 1.1 * (130 * chunk + 2 * tile)
     assert tiles(descs[0], config) == 1

@@ -46,9 +46,9 @@ from toprung.kernels.hopper_sgemm.cost import (
     chain_of,
     copied,
     copying,
+    least,
     schedule,
     schedules,
-    select_variant,
     supported,
     tiles_of,
     unfit,
@@ -161,9 +161,9 @@ def test_copies_are_the_producer_s_and_leave_the_loop_as_it_is(variant: SgemmCon
 
 def test_a_copy_is_weighed_where_a_pass_takes_long() -> None:
     """A deep K under a small C, with rows that begin anywhere; not where K runs along memory in many rows or on 16 bytes."""
-    assert select_variant(aligned(1405, 399, 71663), 132) == replace(SgemmConfig(), COPY=1)
-    assert not select_variant(aligned(2049, 2049, 2049), 132).COPY
-    assert not select_variant(aligned(1404, 400, 71664), 132).COPY
+    assert least(aligned(1405, 399, 71663), 132)[1] == replace(SgemmConfig(), COPY=1)
+    assert not least(aligned(2049, 2049, 2049), 132)[1].COPY
+    assert not least(aligned(1404, 400, 71664), 132)[1].COPY
     wide, high = (replace(SgemmConfig(*block), COPY=1) for block in ((128, 256), (256, 128)))
     turned = aligned(1405, 399, 71663, 1, True, True)
     assert copied(turned, wide) == (2, 1) and copied(aligned(1405, 399, 71663), wide) == (1, 2)
@@ -352,7 +352,7 @@ def test_sums_of_links_lie_behind_the_ring_and_fit(variant: SgemmConfig) -> None
 def test_operands_too_large_to_lay_out_are_copied() -> None:
     """A product of 48 GB whose rows lie on no 16 bytes has no workspace but that of tiles' parts."""
     large = GemmDesc(40001, 40001, 120001)
-    assert select_variant(large, 132).COPY == 1 and select_variant(GemmDesc(4001, 4001, 4001), 132).COPY == 0
+    assert least(large, 132)[1].COPY == 1 and least(GemmDesc(4001, 4001, 4001), 132)[1].COPY == 0
     assert "more than" in unfit(large, SgemmConfig()) and unfit(GemmDesc(4001, 4001, 4001), SgemmConfig()) == ""
 
 
@@ -373,7 +373,7 @@ def test_what_lies_well_is_not_laid_out() -> None:
 
 @pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])
 def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
-    found = select_variant(aligned(4096, 8192, k, trans_a=True), 132)
+    found = least(aligned(4096, 8192, k, trans_a=True), 132)[1]
     assert (found.BM, found.BK) == (128, stage)
 
 

@@ -25,6 +25,7 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import group_family
 from toprung.errors import BuildError, Unsupported
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels import cost_model
 from toprung.kernels import group as packed
 from toprung.kernels.tiled_group import cost, family
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, group_source
@@ -252,7 +253,7 @@ def test_the_cost_model_counts_the_first_blocks_turns_and_takes_blocks_that_fit(
     block = BLOCKS[0]
     step, tile = cost.tile_cycles(device, block, 1)
     descs = [GemmDesc(128, 128, 64 if i else 4096) for i in range(133)]
-    found, turns = cost.group_cycles(device, cost.group_sizes(descs[::-1]), block), (4096 + 64) / 8 * step + 2 * tile
+    found, turns = cost.group_cycles(device, cost_model.group_sizes(descs[::-1]), block), (4096 + 64) / 8 * step + 2 * tile
     assert 0 <= found - cost.BLOCK.launch - turns < 0.01 * found, "two turns, the first with the deep one"
     assert cost.group_block(device, [GemmDesc(1024, 2048, 1024)] * 64) in BLOCKS[:2]
     assert cost.group_block(device, [GemmDesc(20, 30, 100)] * 300) == SMALL

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -336,6 +336,13 @@ def seconds(clocks: Any, launches: Any, hz: float, host: Any = HOST) -> Any:
     """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties."""
     device, xp = clocks / hz, COLUMNS if isinstance(clocks, np.ndarray) else NUMBERS
     return xp.max(device, xp.where(launches == 1, host.launch, host.two)) + TIE * device
+
+
+def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:
+    """Return M, N and K of products, one matrix each, in columns, largest K first."""
+    sizes = np.array([(d.M, d.N, d.K) for d in descs], np.int64)
+    found: NDArray[Any] = sizes[np.argsort(-sizes[:, 2], kind="stable")].T
+    return found
 
 
 TIE = 0.02

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -68,7 +68,6 @@ def configs(rows: Rows) -> list[Fp32xConfig]:
     return [with_parts(*row) for row in rows]
 
 
-@functools.lru_cache(1 << 12)
 def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
     """Return a configuration with so many parts of K."""
     return config if parts == config.k_parts else replace(config, k_parts=parts)
@@ -261,35 +260,23 @@ def share(desc: GemmDesc, units: int) -> float:
     return float(max(found, moved))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a group's products, largest K first."""
+def seconds_of_group(sizes: NDArray[Any], config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
+    """Return the predicted seconds of a group's launch: those of its first block, which has the longest tile in each turn.
 
-    M: NDArray[Any]
-    N: NDArray[Any]
-    K: NDArray[Any]
-
-    @classmethod
-    def of(cls, descs: Sequence[GemmDesc]) -> Sizes:
-        """Return the sizes of products, one matrix each."""
-        found = np.array([(d.M, d.N, d.K) for d in descs], np.int64)
-        return cls(*found[np.argsort(-found[:, 2], kind="stable")].T)
-
-    def seconds(self, config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
-        """Return the predicted seconds of a launch: those of its first block, which has the longest tile in each turn."""
-        chunk, tile = times(align_a, align_b)[config.CONSUMERS, config.BN]
-        ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
-        turns = np.arange(0, ends[-1], config.resident * units)
-        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // K_BLOCK) * chunk).sum())
-        work += tile * (1 + FLIGHT.again * (len(turns) - 1))
-        work *= FLIGHT.sole if config.is_alone else 1.0
-        moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / FLIGHT.memory_rate
-        return float(FLIGHT.launch + math.hypot(work, moved))
+    ``sizes``: as ``cost_model.group_sizes`` has them.
+    """
+    (M, N, K), (chunk, tile) = sizes, times(align_a, align_b)[config.CONSUMERS, config.BN]
+    ends = np.cumsum(-(-M // config.BM) * -(-N // config.BN))
+    turns = np.arange(0, ends[-1], config.resident * units)
+    work = float((-(-K[np.searchsorted(ends, turns, "right")] // K_BLOCK) * chunk).sum())
+    work += tile * (1 + FLIGHT.again * (len(turns) - 1))
+    work *= FLIGHT.sole if config.is_alone else 1.0
+    return float(FLIGHT.launch + math.hypot(work, 4 * float(((M + N) * K + M * N).sum()) / FLIGHT.memory_rate))
 
 
-def group_config(sizes: Sizes, align_a: int, align_b: int, units: int) -> Fp32xConfig:
+def group_config(sizes: NDArray[Any], align_a: int, align_b: int, units: int) -> Fp32xConfig:
     """Return the block that a group is predicted to take least time with."""
-    return min(WEIGHED[IN_FLIGHT], key=lambda config: sizes.seconds(config, align_a, align_b, units))
+    return min(WEIGHED[IN_FLIGHT], key=lambda config: seconds_of_group(sizes, config, align_a, align_b, units))
 
 
 # B split beforehand, A in flight

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from toprung.backends.base import Session
 from toprung.kernels.base import GroupLaunches, Member
+from toprung.kernels.cost_model import group_sizes
 from toprung.kernels.group import Block, GroupForm, Matrix, by_traits, packed
 from toprung.kernels.hopper_fp32x.config import aligned
-from toprung.kernels.hopper_fp32x.cost import Sizes, group_config
+from toprung.kernels.hopper_fp32x.cost import group_config, seconds_of_group
 from toprung.kernels.hopper_fp32x.sources import product_source
 
 Layout = tuple[bool, bool, int, int]
@@ -21,7 +22,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
     units = session.device.compute_units
 
     def form(layout: Layout, some: Sequence[Matrix]) -> GroupForm:
-        config = group_config(Sizes.of([m.desc for m in some]), *layout[2:], units)
+        config = group_config(group_sizes([m.desc for m in some]), *layout[2:], units)
         block = Block(config.BM, config.BN, config.threads, config.resident)
         return GroupForm((config, layout), block, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
 
@@ -50,5 +51,5 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
 
 def group_seconds(members: Sequence[Matrix], align: tuple[int, int], units: int) -> float:
     """Return the predicted seconds of a launch, in the best block."""
-    sizes = Sizes.of([m.desc for m in members])
-    return sizes.seconds(group_config(sizes, *align, units), *align, units)
+    sizes = group_sizes([m.desc for m in members])
+    return seconds_of_group(sizes, group_config(sizes, *align, units), *align, units)

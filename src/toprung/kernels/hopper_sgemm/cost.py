@@ -53,6 +53,14 @@ class Schedule(NamedTuple):
     shared: Any
 
 
+class Layout(NamedTuple):
+    """Times as long a product takes by how its operands lie, and 1 for each that is laid out beforehand; or columns of them."""
+
+    slower: Any
+    lay_a: Any
+    lay_b: Any
+
+
 def tiles_of(desc: GemmDesc, variant: Any) -> Any:
     """Return the tiles of C."""
     return -(-desc.M // variant.BM) * -(-desc.N // variant.BN)
@@ -94,14 +102,14 @@ def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
     return Schedule(int(grid[i]), int(shared[i]))
 
 
-def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:
-    """Return the block shape with which all is done first; very large products are walked in bands twice as high."""
-    return least(desc, units)[1]
-
-
 def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
-    """Return the predicted seconds with ``select_variant``, and that."""
-    times = np.where(misfits(desc, COLUMNS), np.inf, predicted(desc, units, COLUMNS))
+    """Return the least predicted seconds, and the block shape; very large products are walked in bands twice as high."""
+    sizes = (desc.M, desc.N, desc.K) if 4 * desc.K * (desc.M + desc.N) > LIMIT else ()  # what is laid out has an end
+    key = desc.trans_a, desc.trans_b, _direct(desc), direct_b(desc), desc.lda % 4, desc.ldb % 4, sizes
+    known = _layouts.get(key)
+    if known is None:
+        known = _layouts[key] = np.where(misfits(desc, COLUMNS), np.inf, 1.0), layout_of(desc, COLUMNS)
+    times = known[0] * predicted(desc, units, COLUMNS, known[1])
     i = int(times.argmin())
     found = VARIANTS[i]
     if found == FIRST and tiles_of(desc, found) > MODEL.broad * units:
@@ -109,22 +117,34 @@ def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
     return float(times[i]), found
 
 
-def predicted(desc: GemmDesc, units: int, variant: Any) -> Any:
-    """Return the predicted seconds of a product, the layout pass included."""
-    p, v = MODEL, variant
-    lay_a, lay_b = laid_out(desc, v)
+_layouts: dict[tuple[Any, ...], tuple[Any, Layout]] = {}
+"""``layout_of`` of ``COLUMNS``, and infinity for those that are ``unfit``, by how operands lie."""
+
+
+def layout_of(desc: GemmDesc, variant: Any) -> Layout:
+    """Return what follows from how operands lie."""
+    slower = np.where(variant.TURN_A, MODEL.turning, np.where(variant.BK < FIRST.BK, MODEL.shorter, 1.0))
+    return Layout(slower * copying(desc, variant), *laid_out(desc, variant))
+
+
+def predicted(desc: GemmDesc, units: int, variant: Any, layout: Layout | None = None) -> Any:
+    """Return the predicted seconds of a product, the layout pass included; ``layout``: ``layout_of``, if at hand."""
+    p, (slower, lay_a, lay_b) = MODEL, layout or layout_of(desc, variant)
     laid = 8.0 * desc.K * (lay_a * desc.M + lay_b * desc.N)
     moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
-    multiplying = schedule_times(desc, v, units)[1].min(-1)
-    slower = np.where(v.TURN_A, p.turning, np.where(v.BK < FIRST.BK, p.shorter, 1.0)) * copying(desc, v)
+    multiplying = schedule_times(desc, variant, units)[1].min(-1)
     time = (p.start + np.maximum(multiplying, moved / cost_model.MEMORY_RATE)) * slower
     return time + np.where(laid > 0, p.lay_start + laid / p.lay_rate, 0.0)
 
 
 def direct_a(desc: GemmDesc, variant: Any = FIRST) -> Any:
     """Return True if A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
-    aligned = desc.lda >= (desc.M if desc.trans_a else desc.K) and desc.lda % 4 == 0 and desc.align_a == 4
-    return aligned & (variant.TURN_A == (not desc.trans_a))
+    return _direct(desc) & (variant.TURN_A == (not desc.trans_a))
+
+
+def _direct(desc: GemmDesc) -> bool:
+    """Return True if every row of A begins on 16 bytes."""
+    return desc.lda >= (desc.M if desc.trans_a else desc.K) and desc.lda % 4 == 0 and desc.align_a == 4
 
 
 def narrow_c(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:

@@ -36,9 +36,9 @@ from toprung.kernels.hopper_sgemm.cost import (
     direct_a,
     direct_b,
     laid_out,
+    least,
     narrow_c,
     schedule,
-    select_variant,
     supported,
     tiles_of,
     unfit,
@@ -95,7 +95,7 @@ class SgemmLaunches(Launches):
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
         self.session, self.call, self.units = session, call, session.device.compute_units
-        self.variant = variant or select_variant(call, self.units)
+        self.variant = variant or least(call, self.units)[1]
         if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant.text}: {reason}")
         self.cut, self.overlap, self.epilogue = cut, overlap, epilogue

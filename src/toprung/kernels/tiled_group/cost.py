@@ -55,9 +55,9 @@ def share(device: Device, desc: GemmDesc) -> float:
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
     """Return the predicted cycles of a launch: those of its first block, which has the longest tile in each turn.
 
-    ``sizes``: M, N and K of each matrix, a row each, largest K first.
+    ``sizes``: as ``cost_model.group_sizes`` has them.
     """
-    M, N, K = sizes.T
+    M, N, K = sizes
     ends = np.cumsum(-(-M // block.BM) * -(-N // block.BN))
     turns = np.arange(0, ends[-1], block.resident * device.compute_units)
     steps = -(-K[np.searchsorted(ends, turns, "right")] // block.BK)
@@ -68,14 +68,7 @@ def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> floa
     return float(BLOCK.launch + math.pow(work**FUNNEL + moved**FUNNEL, 1 / FUNNEL))
 
 
-def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:
-    """Return M, N and K of products, one matrix each, a row each, largest K first."""
-    sizes = np.array([(d.M, d.N, d.K) for d in descs], np.int64)
-    found: NDArray[Any] = sizes[np.argsort(-sizes[:, 2], kind="stable")]
-    return found
-
-
 def group_block(device: Device, descs: Sequence[GemmDesc]) -> GroupBlock:
     """Return the block that a group is predicted to take least time with."""
-    sizes = group_sizes(descs)
+    sizes = cost_model.group_sizes(descs)
     return min(BLOCKS, key=lambda block: group_cycles(device, sizes, block))
