@@ -25,18 +25,12 @@ from toprung.blas.product import Call, OnDevice
 from toprung.blas.ranges import AXES, HEAD, Operands, around, resized, words_of
 from toprung.blas.receipt import Receipt
 from toprung.dispatch import autotune
-from toprung.execute.executable import Executable
-from toprung.gemm.lowering import Program
 
 FRESH = 3
 """Different sizes from which on a range is looked for."""
 
 MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
 """Dimensions of A, B and C with the size of an axis, from the last one."""
-
-
-BARE: Any = {"adapter": None, "thing": None, "host": None}
-"""Fields of an operand that has no array, for another process."""
 
 
 class Range(NamedTuple):
@@ -84,10 +78,8 @@ class Inside(Call):
     @forks.cached_property
     def by_python(self) -> OnDevice:
         """The call with a plan that was made in Python."""
-        base, there = self.found.base.executable, self.found.operands.at(self.found.axis, self.size)
-        program = cast(Program, there.program(False))
-        executable = Executable(base.session, program, dict.fromkeys(program.descs, *base.selections.values()))
-        made = OnDevice(executable, there.a, there.b, there.c, there.how)
+        base = self.found.base.executable
+        made = self.found.operands.at(self.found.axis, self.size).call(base.session, False, *base.selections.values())
         made.adapter, made.shape = self.adapter, self.shape
         return made
 
@@ -145,7 +137,8 @@ def learn(key: Hashable, call: Call, given: Arranged) -> None:
         one = calls.kin[shared]
         if one is not None and one.met >= FRESH and (one.job is None or one.job.done.is_set()):
             one.met = 0
-            a, b, c = (v._replace(operand=v.operand._replace(**BARE)) for v in (given.a, given.b, given.c))
+            bare: Any = {"adapter": None, "thing": None, "host": None}  # for another process
+            a, b, c = (v._replace(operand=v.operand._replace(**bare)) for v in (given.a, given.b, given.c))
             operands = Operands(a, b, c, 0.0, None, "", call.how)
             one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
             background.begin(one.job, background.LATER)

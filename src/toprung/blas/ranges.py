@@ -21,11 +21,13 @@ from toprung.backends.forms import Fitted, Words, fitted
 from toprung.backends.plan import Plan
 from toprung.blas.installed import not_faster
 from toprung.blas.operands import How, View
+from toprung.blas.product import OnDevice
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
 from toprung.errors import ToprungError
+from toprung.execute.executable import Executable
 from toprung.gemm.lowering import Program, epilogue_of, lower
 from toprung.gemm.overlap import span
 from toprung.kernels import build
@@ -104,6 +106,12 @@ class Operands(NamedTuple):
         (desc,) = program.descs
         epilogue = epilogue_of(desc, self.c.shape, self.c.strides, self.bias, self.activation)
         return None if epilogue is None else Program.of(desc, epilogue)
+
+    def call(self, session: Any, fused: bool, selection: Selection) -> OnDevice:
+        """Return what computes the product by a selection. Raises as ``Executable`` does."""
+        program = self.program(fused)
+        assert program is not None
+        return OnDevice(Executable(session, program, {program.descs[0]: selection}), self.a, self.b, self.c, self.how)
 
 
 class Planned(CUDASession):

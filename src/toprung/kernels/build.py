@@ -179,7 +179,7 @@ guard = renewed(threading.RLock())
 
 def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
     """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
-    tile, options = replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
+    tile, options = tile if tile.SPLIT_K is None else replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
     return _kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session, shipped=True).kernel)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -63,8 +64,11 @@ def launches_of(
     return made
 
 
+_tile = functools.lru_cache(64)(LibraryKernel.tile_for)  # each new shape asks for the same few
+
+
 def _scale(session: Session, desc: Desc) -> KernelLaunch:
-    tile, c = SCALE.tile_for(session.device), desc.result
+    tile, c = _tile(SCALE, session.device), desc.result
     fixed = [*uints(c.rows, c.cols), *longs(c.batch, c.down, c.on, c.stride)]
     kernel, groups = loaded(session, SCALE, tile), walkers(c.elements, tile.work_items)
     return KernelLaunch("scale", kernel, groups, (tile.work_items,), (Handle(C), First(C), BETA, *fixed))
@@ -126,7 +130,7 @@ def summed(session: Session, desc: Desc, slices: int, *main: KernelLaunch) -> Pl
     """
     if slices == 1:
         return Plan(main, sizes=desc.element_bytes)
-    c, tile = desc.result, ADD.tile_for(session.device)
+    c, tile = desc.result, _tile(ADD, session.device)
     if slices <= FEW_PARTS:
         tile = replace(tile, BM=1, BN=tile.work_items)
     width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if not desc.is_vector else 1

@@ -614,7 +614,7 @@ def _prepare(entry: Entry, settings: Settings) -> None:
             session = session_at(a.operand.home, a.operand.queue)
             for found in background.HERE.ask(around, session.device, entry.operands, None, theirs(settings)):
                 if found.selection.unproven is None:
-                    entry.call = None if found.why else ranges.started(session, entry.operands, found.fused, found.selection)
+                    entry.call = None if found.why else entry.operands.call(session, found.fused, found.selection)
                     entry.fused, entry.why = found.fused, found.why
                     return
         call = decided(1.0, a, b, beta, c, how)

@@ -14,8 +14,6 @@ import numpy as np
 from toprung.backends.forms import Words
 from toprung.blas.product import OnDevice
 from toprung.blas.ranges import Around, Operands, words_of
-from toprung.dispatch.selection import Selection
-from toprung.execute.executable import Executable
 from toprung.torch import bridge
 
 
@@ -46,8 +44,9 @@ class Range(NamedTuple):
         Raises as ``Executable`` does.
         """
         assert self.call is not None
+        operands: Operands = self.entry.operands
         (selection,) = self.call.executable.selections.values()
-        return started(self.call.executable.session, self.entry.operands.at(self.axis, size), bool(self.native.fused), selection)
+        return operands.at(self.axis, size).call(self.call.executable.session, bool(self.native.fused), selection)
 
 
 @dataclass(eq=False)
@@ -95,18 +94,7 @@ class Kin:
             same = known.candidate == found.selection.candidate and len(planned) == len(found.words)
             if same and np.array_equal(planned[ours != planned], found.words[ours != planned]):
                 return one
-        call = started(session, operands, found.fused, found.selection)
+        call = operands.call(session, found.fused, found.selection)
         one = call, words_of(session, call.executable.plan, operands), found.words
         self.calls.append(one)
         return one
-
-
-def started(session: Any, operands: Operands, fused: bool, selection: Selection) -> OnDevice:
-    """Return what computes a product by a selection.
-
-    Raises as ``Executable`` does.
-    """
-    program = operands.program(fused)
-    assert program is not None
-    executable = Executable(session, program, {program.descs[0]: selection})
-    return OnDevice(executable, operands.a, operands.b, operands.c, operands.how)
