@@ -161,7 +161,8 @@ class Background:
                 self._worker.stdin.write(asked)
                 self._worker.stdin.flush()
                 found = pickle.load(self._worker.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError):  # a system that starts no more processes, or one that ended
+        # a system that starts no more processes, one that ended, or a kernel family that this process has not loaded
+        except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
             self._worker = None
         if self._ending:
             raise NotReady("Python ends")

@@ -214,7 +214,7 @@ class Products(CountedProducts[Entry]):
         own, like = operands.size(kin.axis), operands.kin(kin.axis)
         with _building:
             if not step and self.within(entry):
-                return
+                return self.cover(kin)
             while step and (known := kin.find(size)):
                 size = known.last + 1 if step > 0 else known.first - 1
         # a program that has met a size will meet smaller ones that are worth it, and larger ones of its order
@@ -229,6 +229,8 @@ class Products(CountedProducts[Entry]):
             found = background.HERE.ask(around, session.device, there, kin.axis, theirs(settings))
             made = kin.around(entry, there, session, *found)
         except Exception as error:
+            if step:  # a product of that size will say so
+                return
             _failed(entry, error)
             made = kin.around(entry, there)
         unknown = made.native.verdict == bridge.UNKNOWN
