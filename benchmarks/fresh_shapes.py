@@ -201,10 +201,14 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
 
 
 def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[str, Any]]:
-    """Return seconds of the first and the second ``toprung.matmul`` of shapes: only M is new, or all sizes are."""
+    """Return seconds of the first and the second ``toprung.matmul`` of shapes: only M is new, or all sizes are.
+
+    Shapes inside a known range of sizes have a row of their own.
+    """
     import numpy as np
 
     import toprung
+    from toprung.blas import background, fresh
 
     draw, rows, least, most = random.Random(0), [], 16, 128 if small else 2048
     place = torch.device(device.id) if device.backend == "cuda" else torch.device("cpu")
@@ -212,8 +216,10 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
     put = {"NumPy": np.asarray, "PyTorch": lambda x: torch.from_numpy(x).to(place)}
     multiply = partial(toprung.matmul, own=True)
     calls = {"NumPy": partial(multiply, device=device), "PyTorch": multiply}
+    found, find = [False], fresh.find
+    fresh.find = lambda *call: found.append(find(*call)) or found[-1]
     for arrays, kind in itertools.product(calls, ("new M", "new sizes")):
-        taken, wrong, rng, began = [], 0.0, np.random.default_rng(0), time.perf_counter()
+        inside, taken, wrong, rng, began = [], [], 0.0, np.random.default_rng(0), time.perf_counter()
         sizes = _shuffled(least, 2 * most)
         while len(taken) <= LOADING[device.backend] or (time.perf_counter() - began < seconds and len(taken) < 300):
             drawn_sizes = (round(least * (most / least) ** draw.random()) for _ in range(3))
@@ -229,7 +235,12 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
             exact = host[0].astype(np.float64) @ host[1]
             away = np.linalg.norm(np.asarray(made.cpu() if arrays == "PyTorch" else made) - exact) / np.linalg.norm(exact)
             wrong = max(wrong, float(away))
-            taken.append(times)
+            (inside if found[-1] else taken).append(times)
+            found.append(False)
+            if len(taken) == LOADING[device.backend]:
+                background.wait()
+        if inside:
+            rows.append({"arrays": arrays, "kind": f"{kind} in a range", "seconds": inside, "loading": 0, "error": wrong})
         rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": LOADING[device.backend], "error": wrong})
     return rows
 
