@@ -112,6 +112,12 @@ def depth_batches_and_given_results_have_ranges_too() -> None:
         assert DECIDED == []
 
 
+def without_a_process_of_its_own_nothing_is_planned() -> None:
+    before, sys.executable = sys.executable, "a program with Python inside"
+    assert ranges_of(rows, 600, 610, 620) == []
+    sys.executable = before
+
+
 if __name__ == "__main__":
     for name, one in list(globals().items()):
         if callable(one) and getattr(one, "__module__", "") == "__main__" and "_" in name and name[-3:] != "_of":

@@ -149,7 +149,7 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
     """Find the range of a call, if there is one; for the background, whose work may not raise."""
     session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
     with suppress(Exception):  # products are selected as before, then
-        for found in background.HERE.ask(around, session.device, operands, axis, "", True):
+        for found in background.HERE.apart(around, session.device, operands, axis, "", True) or ():  # it would hold the GIL here
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
                 # where a plan here differs from what was planned elsewhere it has an address
