@@ -22,7 +22,7 @@ from toprung.kernels.cluster import no_clusters
 from toprung.kernels.cost_model import Columns
 from toprung.kernels.launch import chain_lengths
 from toprung.kernels.record import Switch
-from toprung.kernels.split_k import LEAST_ITERATIONS, Rows, slice_depth, whole_slices
+from toprung.kernels.split_k import Rows, slice_depth
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 LONG_CHAIN = 32
@@ -315,10 +315,9 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
 
 def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]:
     """Return the numbers of K slices worth weighing: one, and what gives each SM ``WAVES`` work-groups, or the most there are."""
-    piece, blocks = tile.BK or 1, block_count(desc, tile)
-    most = max(1, desc.K // (LEAST_ITERATIONS * piece))
-    wanted = {1, *(round(compute_units * waves / blocks) for waves in WAVES)}
-    return sorted({whole_slices(desc.K, piece, min(n, most)) for n in wanted if n >= 1})
+    share = compute_units * np.array([0.0, *WAVES])
+    rows = Rows((tile,) * len(share), np.full(len(share), tile.BK or 1.0), share, np.zeros(len(share)))
+    return [int(n) for n in rows.slices(desc.K, np.array(block_count(desc, tile)), 0.0).tolist() if n]
 
 
 def block_seconds(
