@@ -32,7 +32,7 @@ inline void fetch_next(RowsOfA &rows, Ahead ahead, Ring &at) {
 // This warp has read a stage.
 inline void release(uint free) {
     /*!stage-is-read*/__syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(free);
+    barrier_arrive(free);
 }
 
 // A stage: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's. While the Tensor Cores work for this warpgroup,

@@ -38,8 +38,8 @@ struct Ring {
     inline void init() { // by one thread; the others wait for it
         for (int s = 0; s < STAGES; ++s, advance()) {
             barrier_init(filled(), 128 + B_IS_SPLIT); // the thread that starts the TMA arrives once more
-            barrier_init(split(), 4);
-            barrier_init(free(), 4 * CONSUMERS);
+            barrier_init(split(), 128);
+            barrier_init(free(), 128 * CONSUMERS);
         }
         phase = 0;
         barrier_init_fence();

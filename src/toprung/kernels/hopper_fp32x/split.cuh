@@ -198,7 +198,7 @@ inline void split_tile(Ring &ring, int k_blocks, int left, bool follows) {
         uint split = ring.split();
         ring.advance();
         if (!ahead.of_tile()) put_statistics(ring.statistics(), thin, weight, most);
-        if (threadIdx.x % 32 == 0) /*!is-split*/barrier_arrive(split);
+        /*!is-split*/barrier_arrive(split);
     }
 }
 
