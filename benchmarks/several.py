@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 benchmarks/several.py measured.json --precision fp32 --sizes 32768    # adds a run to the file
 
 Options are those of ``python -m toprung.distributed bench``. ``toprung.distributed`` reads its speeds from such a file,
-src/toprung/distributed/measured.json.
+src/toprung/distributed/measured.json. ``python benchmarks/several.py measured.json --predict`` measures nothing: it predicts all
+products of a file again, by the model as it is and the speeds of their run.
 """
 
 import json
@@ -16,12 +17,18 @@ import torch
 import torch.distributed as dist
 
 from toprung import backends
-from toprung.distributed.__main__ import main
+from toprung.distributed.__main__ import main, predicted
 from toprung.lab.harness.environment import environment
 from toprung.paths import deliver
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
+    if sys.argv[2:] == ["--predict"]:
+        runs = json.loads(path.read_text())
+        for one in (one for run in runs for one in run["results"]):
+            one["predicted"] = predicted(one)
+        deliver(path, (json.dumps(runs, indent=1) + "\n").encode())
+        sys.exit()
     found: list[dict[str, Any]] = []
     status = main(["bench", *sys.argv[2:]], found)
     if dist.get_rank() == 0:

@@ -310,8 +310,14 @@ def test_the_bench_checks_and_times_products(results: list[dict[str, Any]]) -> N
         result, small = rank["bench"]["results"]  # of the second size a rank has no rows
         assert rank["bench"]["status"] == 0 and result["error"] <= 1 and result["panels"] > 1 and result["bytes"] > 0
         assert all(result[name] > 0 for name in ("seconds", "predicted", "host", "local", "gather", "gather, then local"))
-        assert result["predicted"] > result["host"]
+        assert result["predicted"] > result["host"] / schedule.PANELS
         assert result["panel_bytes"]["5000"]["memory"] <= 10000 and small["error"] <= 1
+
+
+def test_the_model_is_within_a_tenth_of_what_was_measured() -> None:
+    for one in (one for run in schedule.MEASURED for one in run["results"]):
+        assert one["predicted"] == pytest.approx(program.predicted(one)), "benchmarks/several.py --predict"
+        assert 0.9 < one["predicted"] / one["seconds"] < 1.1, (one["size"], one["precision"], one["ranks"])
 
 
 def test_the_page_has_the_models_tables() -> None:

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from toprung.blas import routines
 from toprung.blas.receipt import last_receipt as local_receipt
 from toprung.distributed import last_receipt, matmul
-from toprung.distributed.schedule import GRAIN, H200, Rates, best
+from toprung.distributed.schedule import GRAIN, ITEM, PANELS, best, rates_of
 from toprung.errors import ToprungError, WrongResult
 
 LONG = 2.0
@@ -61,6 +61,12 @@ def every_placement(mesh: DeviceMesh, most: int = 240, **options: Any) -> tuple[
             raise WrongResult(f"{given_a} times {given_b} to {wanted} has an error of {error}: {receipt.schedule}")
         worst = max(worst, error)
     return len(cases), worst, sorted(seen)
+
+
+def predicted(result: dict[str, Any], panel_bytes: int | None = None) -> float:
+    """Return the seconds that the model gives a product of the bench, by the speeds of the same run."""
+    size, rows = result["size"], ("S0",)
+    return best(size, size, size, (result["ranks"],), rows, rows, rows, panel_bytes, rates_of(result)).seconds
 
 
 class Bench:
@@ -151,7 +157,8 @@ class Bench:
         arms: dict[str, Callable[[], Any]] = {"seconds": ours.pop(self.panel_bytes), **{str(x): work for x, work in ours.items()}}
         small = [torch.ones(GRAIN, GRAIN * self.ranks, device=self.device) for _ in range(2)]
         little = [DTensor.from_local(x, self.mesh, [Shard(0)], run_check=False) for x in small]
-        arms["host"] = functools.partial(matmul, *little, out_placements=[Shard(0)], **self.how)
+        panel = little[0].to_local().numel() * self.ranks * ITEM // PANELS
+        arms["host"] = functools.partial(matmul, *little, out_placements=[Shard(0)], panel_bytes=panel, **self.how)
         arms |= {"local": local, "gather": gather, "gather, then local": lambda: (gather(), local())}
         for name, taken in self.seconds({**arms, "PyTorch's A @ B, fp32": lambda: a @ b}).items():
             if name in result["panel_bytes"]:
@@ -164,10 +171,8 @@ class Bench:
         result |= {name: self.agreed(sum(one() for one in receipt.times[name])) for name in ("products", "sent")}
         local()
         result |= {"overlap": self.agreed(receipt.overlap), "local kernels": getattr(local_receipt(), "kernels", ())}
-        link = 4 * each * size * (self.ranks - 1) / result["gather"]
-        rates = Rates(max(link, 1.0), 2 * each * size**2 / result["local"], H200.memory, result["host"])
-        given = (size, size, size, (self.ranks,), ("S0",), ("S0",), ("S0",), self.panel_bytes)
-        return result | {"predicted": best(*given, rates).seconds, "link": link}
+        result["link"] = ITEM * each * size * (self.ranks - 1) / result["gather"]
+        return result | {"predicted": predicted(result, self.panel_bytes)}
 
 
 def bench(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toprung.errors import BadArgument
 from toprung.kernels.cost_model import MEMORY_RATE
@@ -55,7 +55,7 @@ class Rates(NamedTuple):
     link : bytes per second that a device receives in an all-gather
     products : operations per second of a local product, two for each multiply-add
     memory : bytes per second of the device's memory
-    host : seconds of a product that is so small that only the host's work takes time
+    host : seconds of the host's work for a panel, or for a product of which nothing is sent
     """
 
     link: float
@@ -68,12 +68,21 @@ MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text("utf-8
 """Runs of ``benchmarks/several.py``, each with its environment and the bench's results."""
 
 
+PANELS = 8
+"""Panels of the small product by which the bench measures the host's time."""
+
+
+def rates_of(one: dict[str, Any]) -> Rates:
+    """Return the speeds of a result of the bench; the oldest have no time of the host's."""
+    host = one.get("host", 0.0) / (PANELS if one["ranks"] > 1 else 1)
+    return Rates(max(one["link"], 1.0), 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, host)
+
+
 def _measured() -> dict[tuple[str, str], Rates]:
     """Return the median rates of each device and precision in the record."""
     found: dict[tuple[str, str], list[Rates]] = {}
     for environment, one in ((run["environment"], one) for run in MEASURED for one in run["results"] if one["ranks"] > 1):
-        each = Rates(one["link"], 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, one.get("host", 0.0))
-        found.setdefault((environment["device"]["name"], one["precision"]), []).append(each)
+        found.setdefault((environment["device"]["name"], one["precision"]), []).append(rates_of(one))
     return {which: Rates(*map(statistics.median, zip(*rates, strict=True))) for which, rates in found.items()}
 
 
@@ -294,7 +303,9 @@ def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedu
             seconds = max(stream, products) + min(stream, products) / panels
         scratch = memory + int(one.held * row * width)
         fits = one.held * row * width <= allowed if panel_bytes is None else row * width <= panel_bytes
-        total = rates.host + copies / rates.link + seconds
+        total = copies / rates.link + seconds
+        # ranks agree on the host before anything is sent; where nothing is, the device multiplies meanwhile
+        total = rates.host + max(total, (panels - 1) * rates.host) if one.movers else max(total, rates.host)
         return (not fits) * width, total, replace(one, seconds=total, bytes=int(copies + received), memory=scratch)
 
     if not schedule.panel:
