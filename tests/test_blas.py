@@ -331,7 +331,7 @@ def test_an_output_in_either_input_is_refused(routine: str, input_: str) -> None
 
 def test_a_bias_or_another_pairs_array_may_not_hold_the_output() -> None:
     a, b, c, d = (placed(first) for first in (0, 40, 80, 120))
-    for bias in (c, c[0], c.T):
+    for bias in (c[0], c.T):
         with pytest.raises(errors.Overlap, match="with bias"):
             matmul(a, b, c, bias=bias)
     outs = [placed(160), placed(200)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 import toprung
 from toprung import errors
+from toprung.arrays.torch import adapter
 from torch_device import DEVICE
 
 SHAPES = [
@@ -172,3 +174,8 @@ def test_modules_that_see_operators_see_the_product() -> None:
     with FlopCounterMode(display=False):
         made = matmul(wanted(4, 5).detach(), wanted(5, 3).detach())
     assert made.shape == (4, 3)
+
+
+def test_operands_can_be_sent_to_another_process() -> None:
+    matmul(wanted(4, 4), wanted(4, 4))  # asks PyTorch for its modes
+    assert adapter._modes is not None and pickle.loads(pickle.dumps(adapter)) is adapter

@@ -82,6 +82,9 @@ class Torch(Adapter):
         except RuntimeError:  # sparse ones have no strides
             return None
 
+    def __reduce__(self) -> str:
+        return "adapter"  # by its name in this module: functions of PyTorch that it keeps cannot be sent to another process
+
     def is_watching(self) -> bool:
         if self._modes is None:
             torch = _torch()
