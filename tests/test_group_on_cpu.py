@@ -174,7 +174,7 @@ def device(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     original = library.operand
 
     def operand(self: Any, thing: Any, name: str) -> Any:
-        return dataclasses.replace(original(self, thing, name), home=Home("cuda", 0), queue=7)
+        return original(self, thing, name)._replace(home=Home("cuda", 0), queue=7)
 
     monkeypatch.setattr(library, "operand", operand)
     monkeypatch.setattr(grouped, "session_at", lambda home, queue: folder)
