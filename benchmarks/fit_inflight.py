@@ -1,14 +1,14 @@
-"""Fit the cost models of in flight, its parts of K included, to recorded times, and test them on products held out.
+"""Fit the cost models of splitting in flight to recorded times, and test them on held-out products.
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
         results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/inflight.json \\
         results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61}.json
 
 Records are of ``benchmarks/candidates.py --shapes deep,drawn`` and ``toprung tune --check``. A third
-of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
-outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Writes them to
-``kernels/models/fp32x.json`` with the errors on what is held out; with ``--keep`` only these. ``--sgemm`` writes into
-``sgemm.json`` how Hopper's plain fp32 model, whose numbers are set by hand, does on checks that it was not set by:
+of the products, by a hash of each, is held out. Devices have equal weight, and so have all times of one device. A soft loss limits
+the weight of outliers; a weak penalty keeps numbers that the data do not determine where they were. The script writes the numbers
+and the errors on held-out products to ``kernels/models/fp32x.json``, with ``--keep`` the errors alone. The numbers of Hopper's
+plain fp32 model are set by hand: ``--sgemm`` writes its errors on checks that were not used for that into ``sgemm.json``:
 
     python benchmarks/fit_inflight.py --sgemm results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,283,311,347}.json
 """
@@ -164,7 +164,7 @@ def quality(of: list[Sample]) -> dict[str, dict[str, float]]:
 
 
 def save(name: str, content: dict[str, Any], paths: list[Path], tested: list[Sample]) -> None:
-    """Write a model's file with its errors on what is held out."""
+    """Write a model's file with its errors on held-out products."""
     records = {f"results/{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
     content["held_out"] = {"records": records, **quality(tested)}
     write(Path(cost_model.__file__).parent / "models" / f"{name}.json", content)

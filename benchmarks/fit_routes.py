@@ -1,27 +1,27 @@
-r"""Fit the cost models of selection (kernels/models/*.json) to recorded times, write them, and say how well they select.
+r"""Fit the cost models of selection (kernels/models/*.json) to recorded times, and test them.
 
     python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-clusters.json \
         results/nvidia-h100-80gb-hbm3/routes-2026-11-26.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``, of one card or of several. A third of the drawn shapes,
 by a hash of each, is held out: nothing is fitted to it.
-Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
-deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
-besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
-out is written into the files, with the error on what was held out; ``--keep`` fits nothing, and writes how what stands does there.
-How often it selects well is written by ``--keep`` alone, in a run after the fit: a process selects by the numbers it began with.
+The fit minimises relative errors of times over all candidates of a shape, with less weight on slow ones. A soft loss limits the
+weight of outliers; a weak penalty keeps numbers that the data do not determine where they were. The loss of selection is added: a
+shape's mean loss if each candidate is taken with a probability that falls with its predicted time. The numbers are written into
+the files, with the errors on held-out shapes; ``--keep`` fits nothing and writes the errors of the present numbers. Only ``--keep``
+writes the share of good selections, in a run after the fit: a process selects by the numbers it began with.
 
-What stands there for blocks is what these two records of an H100 gave, for cuBLAS what an older one and checks of seeds 57, 61, 73
-and 97 did (in the repository's history), both without ``memory``, which is of an H200:
+The present numbers for blocks are from these two records of an H100. Those for cuBLAS are from an older record and checks of seeds
+57, 61, 73 and 97 (in the repository's history). ``memory`` is an H200's in both, and was not fitted:
 
     --free '^(?!memory|host|two)'
 
-Teams have about what their own record gives:
+Skinny kernels (teams) have about the numbers that their own record gives:
 
     python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-short.json --short
 
-but for ``memory``, which is an H200's again. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS,
-with which the least is lost (``kernels/cublas/family.py``).
+except ``memory``, which is an H200's again. For batches, K >= DEEP and K <= SHORT cuBLAS has a further factor, chosen for the least
+loss of selection (``kernels/cublas/family.py``).
 """
 
 import argparse

@@ -50,7 +50,7 @@ FP32X, IN_FLIGHT = family("hopper_fp32x"), family("hopper_inflight")
 
 
 def launches(session, desc):
-    """The launches of a product, both operands split beforehand, in the block and slices of the cost model."""
+    """Launches of a product with both operands split beforehand, in the cost model's block and slices."""
     (config,) = FP32X.candidates(session.device, desc)
     return FP32X.compile(session, desc, config)
 

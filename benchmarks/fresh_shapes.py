@@ -43,7 +43,7 @@ LATE = 2.0
 """Seconds after the first step from which on a cold program should run at full speed."""
 
 PREPARING = 10.0
-"""Seconds for which a cold run goes on preparing after its last step, so that the warm one finds kernels."""
+"""Seconds that a cold run prepares after its last step, so that the warm run finds kernels."""
 
 LOADING = {"cuda": 24, "opencl": 2}
 """First shapes of ``matmul``, by backend, that are left out of the medians: they load kernels that later shapes share."""
@@ -201,7 +201,7 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
 
 
 def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[str, Any]]:
-    """Return seconds of the first and the second ``toprung.matmul`` of shapes: only M is new, or all sizes are.
+    """Return seconds of the first and second ``toprung.matmul`` of shapes with a new M, or all sizes new.
 
     Shapes inside a known range of sizes have a row of their own.
     """

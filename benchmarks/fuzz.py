@@ -1,10 +1,10 @@
-"""Multiply random matrices and compare each result with float64 and with the vendor's own on the same data.
+"""Multiply random matrices and compare results with float64 and with the vendor's on the same data.
 
     python benchmarks/fuzz.py --device cuda:0 --seeds 1,2,3 --count 3334 --out fuzz.json
     python benchmarks/fuzz.py --device opencl:0 --minutes 1
 
 A product is a short program: operands with values, views and batches of all kinds, ``out`` inside guarded memory, one call. It is
-run as text, so that what fails can be printed, made smaller first, as a program that reproduces it. A product fails if
+run as source, so that a failure can be made smaller and printed as a program that reproduces it. A product fails if
 
 * it raises, though the vendor's does not; or writes outside ``out``;
 * an element has another class (finite, Inf, -Inf, NaN) than the vendor's, unless sums of its terms can overflow;
@@ -13,13 +13,13 @@ run as text, so that what fails can be printed, made smaller first, as a program
 * sums of one sign have a bias beyond what chance and their precision path allow (``toprung.oracle.bias``).
 
 Errors are counted in units of u·(|α||A||B| + |β||C|), u = 2⁻²⁴, element by element, so that rows of different scale count alike.
-The last but one is for products of ``JUDGED`` results and more; smaller ones are judged together, by kernel and K.
-Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
+The limits on rms and largest error are for products of ``JUDGED`` results or more; smaller ones are judged together, by kernel
+and K. Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
 
-The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands that are copied to lie densely.
+The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands copied to contiguous ones.
 
-A run that ``--minutes`` ends before ``--count`` goes on when it is run again with the same sources and ``--out``; what failed is
-examined again.
+A run that ``--minutes`` ends before ``--count`` continues when it is run again with the same sources and ``--out``; failed
+products are examined again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from toprung.oracle.problem import UNIT_ROUNDOFF
 RMS, LARGEST, UNITS, JUDGED = 1.3, 2.0, 4.0, 4096
 GUARD, CANARY = 64, 1.2345678
 STUCK = 60
-"""Seconds without an outcome after which all processes are ended: a product that hangs costs those in flight, not the run."""
+"""Seconds without an outcome after which all processes are ended; only products in progress are lost."""
 VENDORS = ("cublas", "numpy", "host_blas")
 """Kernels of a vendor's, whose errors differ with the layout they are called in: they are not judged."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -463,7 +463,7 @@ def reproduction(case: Case, device: str) -> str:
 
 
 def child(device: str, largest: int) -> None:
-    """Examine products that standard input names by seed and number: a line of JSON for each, kernels loaded in the last."""
+    """Examine products, named by seed and number on standard input: a JSON line each, then loaded kernels."""
     for line in sys.stdin:
         seed, number = (int(word) for word in line.split())
         case = drawn(seed, number, largest)
@@ -478,7 +478,7 @@ def child(device: str, largest: int) -> None:
 def outcomes(
     numbers: Iterator[tuple[int, int]], device: str, largest: int, jobs: int, loaded: dict[str, str]
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield seed, number and outcome of products, as ``jobs`` processes do them, and add the kernels that these have ``loaded``."""
+    """Yield seed, number and outcome of products from ``jobs`` processes; add their kernels to ``loaded``."""
     done: queue.SimpleQueue[tuple[int, int, dict[str, Any]] | None] = queue.SimpleQueue()
     lock, processes = threading.Lock(), dict[int, subprocess.Popen[str]]()
     command = [sys.executable, __file__, "--child", "--device", device, "--largest", str(largest)]
@@ -566,7 +566,7 @@ def line_of(row: list[Any]) -> str:
 
 
 def earlier(out: Path | None, what: str, facts: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], dict[str, str]]:
-    """Return lines by seed and number, but of what failed, and kernels of a record of the same command and sources."""
+    """Return passed products by seed and number, and kernels, of a record of the same command and sources."""
     if not (out and out.exists()):
         return {}, {}
     old = results.read(out)

@@ -59,10 +59,10 @@ TOOLS = {
 
 
 def sanitize_families(tools: list[str], families: list[str], out: Path, logs: Path, seconds: float) -> bool:
-    """Check drawn configurations of families under compute-sanitizer's tools, and store what each found.
+    """Check drawn configurations of families under compute-sanitizer's tools, and store the findings.
 
     Each family multiplies each product in a process of its own, as many at once as there are cores: the tools take the host's
-    time. A run without a tool comes first, so that they watch no compiler. What is not done after some seconds is ended.
+    time. A run without a tool comes first, so that they watch no compiler. A process that exceeds its time limit is ended.
     """
     end = time.monotonic() + seconds
     check = [sys.executable, str(ROOT / "benchmarks/candidates.py")]

@@ -1,11 +1,11 @@
-"""Measure how preparing kernels slows a step of a PyTorch program, and how long one kind of product holds the GIL.
+"""Measure how preparing kernels slows steps of a PyTorch program, and for how long it holds the GIL.
 
     python benchmarks/preparing.py results/nvidia-h200/preparing.json [--device cuda:0]
     taskset -c 0,1 python benchmarks/preparing.py results/nvidia-h200/preparing-2-cores.json    # as if the host had two cores
 
-Steps of one small network are timed in turn alone and while a kernel of another kind is prepared beside them: through a pause and
-the job behind it. Each such time is divided by the mean of those alone before and behind it, for the pace of a shared machine
-drifts. The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
+Steps of one small network are timed in turn alone and while a kernel of another kind is prepared: through a pause and the job after
+it. Each of these times is divided by the mean of the times alone before and after it, for the pace of a shared machine drifts.
+The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Profile steps of programs with PyTorch's profiler, without toprung and with it: where a step's time on the device goes.
+"""Profile steps of programs with PyTorch's profiler, with toprung and without: device time by kernel.
 
     python benchmarks/profile_step.py results/nvidia-h200/torch-profile.json --picture docs/torch_profile.svg
     python benchmarks/profile_step.py OUT.json --picture OUT.svg --small --device cpu
     python benchmarks/profile_step.py results/nvidia-h200/torch-profile.json --picture docs/torch_profile.svg --redraw
     python benchmarks/profile_step.py results/nvidia-h200/torch-shares.json --programs gpt2,bert,llama
 
-A step is forward, loss and backward, eager. Its gradients are held against float64's first. The picture has what runs on the
+A step is forward, loss and backward, eager. Its gradients are held against float64's first. The picture shows the kernels on the
 device over time in a step of a GPT-2-like model, a line for each arm, on one scale; the record has the kernels that take longest.
 ``--redraw`` measures nothing. With ``--programs``, names of ``torch_programs.py``, the record has for each program the device's
-time by operator and shape, with PyTorch in TF32 as a third arm: it shows what is left where products cost less.
+time by operator and shape, with PyTorch in TF32 as a third arm: it shows the time that faster products leave.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PRODUCTS = ("gemm", "gemv", "splitkreduce", "cutlass", "nvjet", "aten::mm", "ate
 """Parts of the names of PyTorch's products, in lower case: kernels of its libraries, and operators on a CPU."""
 
 OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation")
-"""Operators of aten whose time counts as that of products, kernels that prepare operands or add slices with them."""
+"""Operators of aten that count as products, with kernels that prepare operands or add slices."""
 
 TOP = 12
 """Kernels that the record names; what the others take comes together."""
@@ -101,13 +101,13 @@ def picture(arms):
 
 
 def by_operator(step, kind):
-    """Return device seconds, calls and kernels of each operator with its shapes in a step; on a CPU of products alone.
+    """Return device seconds, calls and kernels of a step by operator and shapes; on a CPU only products.
 
     A kernel that is launched ahead, and waits on the device for the one before, counts from the end of that one.
     """
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
         step().item()
-    with tempfile.TemporaryDirectory() as folder:  # events() takes minutes to make of a large step what the trace has
+    with tempfile.TemporaryDirectory() as folder:  # events() takes minutes on a large step to compute what the trace has
         found.export_chrome_trace(f"{folder}/trace.json")
         trace = json.loads(Path(folder, "trace.json").read_text("utf-8"))["traceEvents"]
     events = [one for one in trace if one.get("ph") == "X"]
@@ -139,7 +139,7 @@ def by_operator(step, kind):
 
 
 def shares(name, place, small):
-    """Return a program's device seconds in a step by arm: whole, of products, of those left to PyTorch, and by operator."""
+    """Return device seconds per step by arm: total, products, those left to PyTorch, and by operator."""
     training = made(name, place, small)
     step, exact, arms = Eager(training), training.exact(), {}
     for one in ("fp32", "tf32", "toprung"):
@@ -157,8 +157,10 @@ def shares(name, place, small):
 
 
 def shares_table(found):
-    """Return a line for each program, the geometric means, and the products that lose most to TF32's: speed-ups with
-    toprung's, with TF32's, with some that take 1.5 times as long (three products in fp16 for one), and with none."""
+    """Return lines for programs, their geometric means, and the products that lose most to TF32's.
+
+    Speed-ups are of toprung's products, TF32's, products that take 1.5 times as long (three in fp16), and none at all.
+    """
     heads = ("fp32", "tf32", "toprung", "products", "(tf32)", "left", "others", "(tf32)")
     lines = [f"{'device ms':10}{''.join(f' {head:>8}' for head in heads)} {'×':>6} {'tf32 ×':>6} {'1.5 ×':>6} {'free ×':>6}"]
     gains, lost = [], []

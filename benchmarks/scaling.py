@@ -1,4 +1,4 @@
-"""Print strong and weak scaling of products over 8 to 1024 GPUs by the cost model alone, as the page on several GPUs has them.
+"""Print predicted strong and weak scaling of products over 8 to 1024 GPUs, as in docs/distributed.md.
 
 python benchmarks/scaling.py
 """
@@ -33,7 +33,7 @@ HOST, NETWORK = 8, 50e9
 
 
 def grids(devices: int) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the grids of a number of devices, a power of two, by kind, as parts of m, n and k: 2.5-D ones cut k, too."""
+    """Return the grids (parts of m, n and k) of a power of two of devices, by kind; 2.5-D ones cut k, too."""
     powers = [1 << i for i in range(devices.bit_length())]
     found: dict[str, list[tuple[int, int, int]]] = {"1-D": [(devices, 1, 1)], "2-D": [], "2.5-D": []}
     for m, k in itertools.product(powers, powers):

@@ -1,4 +1,4 @@
-"""Products over several GPUs of a host, checked and timed, as a JSON file with the machine and the code.
+"""Check and time products over several GPUs of a host, and store them with the machine and the code.
 
     torchrun --nproc-per-node 2 benchmarks/several.py measured.json --sizes 16384,32768
     torchrun --nproc-per-node 2 benchmarks/several.py measured.json --precision fp32 --sizes 32768    # adds a run to the file

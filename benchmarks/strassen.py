@@ -1,4 +1,4 @@
-"""A level of Strassen over fp32x beside fp32x and cuBLAS fp32: errors by distribution, then speed and energy under load, in turns.
+"""Compare a level of Strassen with fp32x and cuBLAS fp32: errors by distribution, speed and energy.
 
     python benchmarks/strassen.py results/nvidia-h200/strassen.json [--parts right,errors,steps,time] [--sizes 8192,12288,16384]
 

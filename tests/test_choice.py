@@ -237,7 +237,7 @@ def cublas_errors() -> list[float]:
 
 
 def test_cublas_has_narrow_tiles_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas.MODEL, "batched_times", 1.0)  # what the best choice asks for, not the best prediction
+    monkeypatch.setattr(cublas.MODEL, "batched_times", 1.0)  # the numbers for the best selection, not for the best prediction
     known = cublas_errors()
     assert len(known) >= 4 and statistics.median(known) <= 1.1
     monkeypatch.setattr(cublas.MODEL, "side_of_batches", cublas.MODEL.side)
@@ -387,7 +387,7 @@ def sums_of_odd_rows(p: Any = cost_model.BLOCK) -> list[float]:
 
 
 def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
-    # the record is of a text that divided numbers of 64 bits, and of launches that waited for each other
+    # the record is of a source that divided 64-bit numbers, and of launches that waited for each other
     then = cost_model.BLOCK._replace(
         launch=4572.0, iteration=224.0, load=11.5, alone=0.401, store=63.63, result=0.1833, piece=0.006778,
         scattered=1.32, exchanged=0.0, short_row=0.0, second=5006.0, adding=1731.0, written=2.27, scattered_memory=0.756,

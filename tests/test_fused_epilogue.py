@@ -69,7 +69,7 @@ def finished(x: Any, activation: str) -> Any:
 def run(
     place: Any, way: str, shape: tuple[int, int, int], how: str, activation: str, beta: float, wild: bool = False, low: float = -1
 ) -> None:
-    """A product with D as a row, a column, a matrix that lies transposed, C itself or nothing. C is written to its edges.
+    """A product with D as a row, a column, a transposed matrix, C itself or nothing, checked to C's edges.
 
     ``low``: least element of A and B; what it makes of one sign must not be biased.
     """

@@ -181,7 +181,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 def test_copies_of_a_sum_are_no_bias(session: Session) -> None:
-    """Each row adds the same 69 sums of one sign to other elements of C."""
+    """Each row adds the same 69 sums of one sign to different elements of C."""
     assert not fuzz.examined(fuzz.drawn(4, 1303, 400), session.device.id).failures
 
 

@@ -350,7 +350,7 @@ def test_sums_of_links_lie_behind_the_ring_and_fit(variant: SgemmConfig) -> None
 
 
 def test_operands_too_large_to_lay_out_are_copied() -> None:
-    """A product of 48 GB whose rows lie on no 16 bytes has no workspace but that of tiles' parts."""
+    """A product of 48 GB with rows not aligned to 16 bytes needs workspace for parts of tiles alone."""
     large = GemmDesc(40001, 40001, 120001)
     assert least(large, 132)[1].COPY == 1 and least(GemmDesc(4001, 4001, 4001), 132)[1].COPY == 0
     assert "more than" in unfit(large, SgemmConfig()) and unfit(GemmDesc(4001, 4001, 4001), SgemmConfig()) == ""

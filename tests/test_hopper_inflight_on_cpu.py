@@ -471,7 +471,7 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 
 def test_every_fence_and_wait_is_needed(folder: Folder) -> None:
-    """All but those of clusters, which are slow, and of a launch that splits B itself (test_presplit_on_cpu.py)."""
+    """All fences but those of clusters (slow) and of a launch that splits B (test_presplit_on_cpu.py)."""
     wide, deep = BLOCKS[3], Product.of(70, 40, 260)
     deep.b[0, 3, 7] = np.nan
     both = [Product.of(wide.BM + 9, wide.BN + more, 40, 3, 1, padding=padding) for more, padding in ((12, 4), (11, 5))]

@@ -36,7 +36,7 @@ SELECTED = {
     ("h200-cuda", "auto"): (260, 260, 165), ("h200-cuda", "fp32"): (160, 290, 175), ("pocl", "fp32"): (130, 130, 130),
     ("h200-cuda", "halves"): (230, 240, 240),
 }  # fmt: skip
-"""Most functions of toprung's that selecting a new product enters, with M = 100, 1000 and 3000, by device and precision.
+"""Most toprung functions entered by a new selection, at M = 100, 1000, 3000, by device and precision.
 
 ``halves``: A is of float16. Where no cuBLAS is installed they are up to 30 fewer. With M = 1000 the store has neighbours."""
 

@@ -49,7 +49,7 @@ def _may_look(folder: str) -> bool:
 
 
 def of_user(kind: str, program: str) -> str:
-    """Return the folder of a program's files of a kind, by its name in platformdirs; empty for a user who has no home folder."""
+    """Return the folder of a kind of files, named as in platformdirs; empty for a user without a home."""
     return _of_user(kind, program, *map(os.environ.get, HOMES))
 
 

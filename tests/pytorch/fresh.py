@@ -1,4 +1,4 @@
-"""Calls of toprung.matmul with sizes inside a known range, which need no selection; a program of test_taken.py."""
+"""Calls of toprung.matmul inside a known range need no selection; a program of test_taken.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toprung.execute.executor import executor_of
 A, B, C, W = (torch.rand(size, size) for size in (16, 1024, 1024, 1100))
 ENTRY = native_plan.loaded(Path(sys.argv[1]))
 native_plan.entry = lambda: ENTRY  # type: ignore[assignment]
-toprung.matmul(A, A, own=True)  # a device is found before there is the stand-in
+toprung.matmul(A, A, own=True)  # find a device before the stand-in is installed
 calls.enter(adapter)
 adapter.queue = lambda thing, home: None  # type: ignore[method-assign]
 OnDevice.run = lambda *arguments: None  # type: ignore[method-assign,assignment]  # Python's own launches are of no interest
@@ -44,7 +44,7 @@ def rows(size: int) -> Any:
 
 
 def ranges_of(make: Callable[[int], Any], *sizes: int) -> list[fresh.Range]:
-    """Have calls of these sizes be made, wait for what is planned, and return the ranges that are known then."""
+    """Make calls of these sizes, wait for the planning, and return the ranges that are known then."""
     calls.forget()
     for size in sizes:
         make(size)
@@ -54,12 +54,12 @@ def ranges_of(make: Callable[[int], Any], *sizes: int) -> list[fresh.Range]:
 
 
 def lines() -> list[str]:
-    """Return what was launched, without addresses."""
+    """Return the launches, without addresses."""
     return [" | ".join("" if re.fullmatch("[0-9a-f]{8,}", word) else word for word in line.split(" | ")) for line in log()]
 
 
 def plan_of(found: fresh.Range, size: int) -> list[str]:
-    """Return what Python's plan of a size asks of the driver, as ``lines``."""
+    """Return the driver calls of Python's plan of a size, as ``lines``."""
     made = native_plan.NativePlan(ENTRY.library, SESSION, fresh.Inside(found, size, A).by_python.executable.plan)
     at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
     assert ENTRY.library.toprung_launch(made.handle, at, 1.0, 0.0, None) == 0

@@ -1,4 +1,4 @@
-"""A session of an H200 on the stand-in for NVIDIA's driver, for programs of test_taken.py: decisions are real, kernels are not."""
+"""An H200's session on the stand-in driver, for programs of test_taken.py; only kernels are fake."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ SESSION = Session(golden.devices()["h200-cuda"])
 
 
 def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> OnDevice:
-    """Return what runs a product on the session, in place of ``product.decided``."""
+    """Return the call that runs a product on the session, in place of ``product.decided``."""
     made = executor_of(SESSION).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
     return OnDevice(made, a, b, c, how)

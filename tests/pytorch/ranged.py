@@ -49,7 +49,7 @@ def mm(size: int) -> torch.Tensor:
 
 
 def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[products.ranges.Range]:
-    """Have products of these sizes run, wait for what Python prepares, and return the ranges of these that it knows then."""
+    """Run products of these sizes, wait for the preparation, and return their ranges that are known then."""
     products.forget()
     toprung.torch.enable(**{**ON, **more})
     for size in sizes:

@@ -273,7 +273,7 @@ class Ended:
 
 
 def begun_again() -> list[bool]:
-    """For two groups in turn on one store: is something said in it already, and is what a product left open closed after it?"""
+    """For two groups in turn on one store: no old message is left, and memory is closed after a product."""
     import torch.distributed as dist
 
     from toprung.distributed import peers
@@ -350,7 +350,7 @@ def test_ranks_begin_with_their_own_panels_and_owners_send_to_one_at_a_time(mesh
 
 
 def test_ranks_read_from_each_other_only_if_all_can_and_are_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And they close what its owner has freed."""
+    """Ranks close memory that its owner has freed."""
     from toprung.distributed import peers as module
 
     peers = module.Peers(torch.device("cpu"), {"B": torch.ones(2, 2)})
@@ -460,7 +460,7 @@ GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"
 
 
 def read_from_peers() -> dict[str, Any]:
-    """Multiply on two GPUs of one host: by NCCL, and by copies from the other's memory, which is written into after the call."""
+    """Multiply on two GPUs of one host, by NCCL and by copies; operands are overwritten after the call."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 

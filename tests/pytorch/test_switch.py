@@ -278,7 +278,7 @@ def test_kinds_wait_until_it_is_known_what_preparing_takes(gate: threading.Event
 
 
 def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Compilers do not count, nor does the first job, which opens the device; time without the lock is a pause, too."""
+    """Compilers and the first job, which opens the device, do not count; time without the GIL is a pause."""
     clock, wall, pauses = [0.0], [0.0], list[float]()
     monkeypatch.setenv("TOPRUNG_CACHE", str(tmp_path))  # nothing is compiled yet
     for module in (background, build):

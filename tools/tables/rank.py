@@ -95,7 +95,7 @@ def timed(record: Mapping[str, Any]) -> Iterator[tuple[GemmDesc, list[Timed]]]:
 
 
 def predictions(on: Machine, desc: GemmDesc, rows: Sequence[Timed], compiled: bool = True) -> list[float]:
-    """Return the predicted seconds of timed tiles, from the compiled code or, without ``compiled``, from the configuration."""
+    """Return the predicted seconds of timed tiles, from the ``compiled`` code, or from the configuration."""
     return [predict(on, desc, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
 
 
@@ -110,7 +110,7 @@ WITHOUT: Mapping[str, Callable[[Machine, Code], tuple[Machine, Code]]] = Mapping
         replace(on, near=math.inf, far=math.inf, near_copy=math.inf, far_copy=math.inf), code
     ),
 })  # fmt: skip
-"""Ablations of the model: by the name of a part, a function that removes the device's limit there, or the code's need of it."""
+"""Ablations of the model: functions, by part, that remove the device's limit or the code's need of it."""
 
 
 def without(part: str, on: Machine, desc: GemmDesc, rows: Sequence[Timed]) -> list[float]:

@@ -60,10 +60,10 @@ class Fitted(NamedTuple):
 def fitted(
     plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random, every_size: bool = False
 ) -> Fitted | None:  # fmt: skip
-    """Return the plan for all sizes of a range; None if a word follows no form, or there is no plan of a size.
+    """Return the plan for all sizes of a range; None if a word follows no form, or a size has no plan.
 
-    Plans are made where the forms that are possible so far differ, until all of them agree at every size. So no other form is
-    right; that a word follows one at all is checked at random sizes.
+    Plans are made at sizes where the remaining forms differ, until all of them agree at every size. So no other form is
+    right. Random sizes check that a word follows a form at all.
 
     Parameters
     ----------

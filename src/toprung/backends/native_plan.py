@@ -100,23 +100,23 @@ def loaded(path: Path) -> Any:
 
 
 class NativePlan:
-    """A plan in the launcher's memory; it keeps all that the plan needs. Its words may be given, where they are known.
+    """A plan in the launcher's memory, with the objects that it needs; its words may be given if known.
 
     Attributes
     ----------
-    handle : address of the ``toprung_plan``, which is freed with this object: no launch of it may be under way then
+    handle : address of the ``toprung_plan``, which is freed with this object: no launch of it may then be in progress
 
     Raises
     ------
     LaunchError
-        the launcher cannot have it: the device has no grid of that size, or a launch has too many arguments or is another library's
+        the grid is too large for the device, or a launch has too many arguments or is another library's
     """
 
     _made: ClassVar[weakref.WeakValueDictionary[tuple[int, int], NativePlan]] = weakref.WeakValueDictionary()
 
     @classmethod
     def of(cls, library: ctypes.CDLL, session: Any, plan: Plan) -> NativePlan:
-        """Return a plan in a library's memory, the same one to all who ask, from any thread."""
+        """Return a plan in a library's memory, the same one for every caller and thread."""
         key = id(library), id(plan)  # a NativePlan keeps both
         if (found := cls._made.get(key)) is None:
             found = cls._made[key] = cls(library, session, plan)

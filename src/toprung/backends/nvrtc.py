@@ -130,7 +130,7 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
 
 
 def machine_code(source: Source, arch: str, runtime: str) -> bytes:
-    """Return ``compile_cubin``'s code; empty if the NVRTC of this process is another than that of a device's runtime."""
+    """Return ``compile_cubin``'s code; empty if this process has another NVRTC than the device's runtime."""
     return compile_cubin(source, arch).code if runtime.endswith(f"NVRTC {version()}") else b""
 
 

@@ -1,7 +1,8 @@
-"""Preparation of kernels beside the program: selecting, compiling and loading, so that no product has to wait for them.
+"""Preparation of kernels in the background: selecting, compiling, loading, so that no product waits.
 
-Selection would hold the GIL, and a thread that is in NVRTC when the program ends would crash. So both have a process of their own,
-the worker, which is killed at the end. What is left holds the GIL: a pause follows each job, by that time, unless somebody waits.
+Selection would hold the GIL, and a thread that is in NVRTC when the program ends would crash. So both run in a process of their
+own, the worker, which is killed at the end. Loading holds the GIL: a pause follows each job, in proportion to that time, unless a
+product waits.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ while True:
     sys.stdout.buffer.write(made)
     sys.stdout.flush()
 """
-"""Program of the worker: calls functions that come on its standard input; the program that asked goes on at full speed."""
+"""Program of the worker: calls functions that come on its standard input, at low priority."""
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""
@@ -141,7 +142,7 @@ class Background:
                     self._hurry.clear()
 
     def apart(self, work: Callable[..., Made], *arguments: Any) -> Made | None:
-        """Return what a function returns in the worker; None where there is no worker, or the function raises there.
+        """Return a function's result in the worker; None if there is no worker or the function raises there.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class Background:
         return found
 
     def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Return what a function returns in the worker; here where there is none."""
+        """Return a function's result in the worker, or in this process if there is no worker."""
         found = self.apart(work, *arguments)
         return work(*arguments) if found is None else found
 

@@ -31,8 +31,9 @@ _adapters: dict[type, Adapter] = {}
 groups: Recent[Any] = Recent(16384, weigh=lambda decided: decided.count)
 pairs: Recent[Any] = Recent(16384)
 kin: Recent[Any] = Recent(1024)
-"""The library's caches of groups, by number of products, and of their pairs: what ``matmul_grouped`` decided, by its own keys;
-and of ranges of sizes, by what calls share that differ in one size alone, see ``fresh.py``."""
+"""Caches of ``matmul_grouped``'s decisions, for groups and pairs of groups, and of ranges of sizes.
+
+``groups`` is limited by the number of products. The key of ranges is a call's key without one size, see ``fresh.py``."""
 
 
 def forget() -> None:

@@ -41,7 +41,7 @@ def added(bias: Any, given: Arranged, how: How) -> View:
     if not fits:
         raise BadShape(f"bias is {sizes(operand.shape)} and does not broadcast to the result, {sizes(shape)}: (N,) or (M, 1) would")
     result, of_bias = ((one.address, one.shape, one.strides) for one in (given.result, operand))
-    # the result itself can be added: each element is read by the thread that writes it
+    # a bias that is the result itself is safe: the thread that writes an element reads it first
     if same_memory(given.result, operand) and result != of_bias and overlap.share(result, of_bias):
         raise overlap.refuse("out", "bias")
     strides = [0] * (len(shape) - len(operand.shape))

@@ -1,7 +1,7 @@
-"""Fresh sizes: calls that differ from known ones in one size alone are started by a range of sizes, without selection.
+"""Fresh sizes: ranges of sizes start calls that differ from known ones in one size, with no selection.
 
-``native/entry.cpp`` has no call of a fresh size. Once a few were met that differ in nothing else, the range of the last one is
-planned beside the program. All sizes of a range are checked, so a product has the same bits whenever its range was found.
+``native/entry.cpp`` knows no call of a fresh size. After ``FRESH`` of them that differ in nothing else, the range of the last one
+is planned in the background. All sizes of a range are checked, so a product has the same bits before and after its range is found.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from toprung.blas.receipt import Receipt
 from toprung.dispatch import autotune
 
 FRESH = 3
-"""Different sizes from which on a range is looked for."""
+"""Number of different sizes after which a range is looked for."""
 
 MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
-"""Dimensions of A, B and C with the size of an axis, from the last one."""
+"""Dimensions of A, B and C that have the size of each of ``AXES``, from the last; None for none."""
 
 
 class Range(NamedTuple):
@@ -53,14 +53,14 @@ class Range(NamedTuple):
 
 
 class Kin:
-    """Calls that differ in the size along an axis alone: how many were met since a range was looked for, and what is known."""
+    """Calls that differ in the size along an axis alone: the number since the last search, and the ranges."""
 
     def __init__(self) -> None:
         self.met, self.job, self.ranges = 0, cast("background.Job | None", None), list[Range]()
 
 
 class Inside(Call):
-    """A call of a size inside a range: C++ starts it by the range's words, and Python by a call of its own, once it is asked."""
+    """A call inside a range: C++ starts it by the range's words, Python by a call made when first needed."""
 
     def __init__(self, found: Range, size: int, thing: Any) -> None:
         base, c = found.base, found.operands.c
@@ -77,7 +77,7 @@ class Inside(Call):
 
     @forks.cached_property
     def by_python(self) -> OnDevice:
-        """The call with a plan that was made in Python."""
+        """Equal call with a plan that was made in Python."""
         base = self.found.base.executable
         made = self.found.operands.at(self.found.axis, self.size).call(base.session, False, *base.selections.values())
         made.adapter, made.shape = self.adapter, self.shape
@@ -91,13 +91,13 @@ class Inside(Call):
 
     def receipt(self) -> Receipt:
         left = self.by_python.receipt()
-        return replace(left, counters=(*left.counters, *self.found.base.executable.counters))  # those that C++ adds to
+        return replace(left, counters=(*left.counters, *self.found.base.executable.counters))  # the counters that C++ adds to
 
 
 def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield each size of a call, by its key in C++, and the key that it shares with calls that differ in that size: axis, words."""
+    """Yield (axis, words) for each size in a call's C++ key: the key of calls that differ in it alone."""
     words = struct.unpack(f"={len(key) // 8}q", key) if isinstance(key, bytes) else ()
-    places, at = [], 1  # behind the number of the options: device, type with the number of dimensions, and size and stride of each
+    places, at = [], 1  # after the number of the options: device, type and number of dimensions, then size and stride of each
     while at < len(words):
         places.append((at + 2, words[at + 1] & 255))
         at += 2 + 2 * (words[at + 1] & 255)
@@ -116,7 +116,7 @@ def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def find(key: Hashable, a: Any) -> bool:
-    """Remember a call that is unknown by its key, if its size is in a range; return False if it is in none."""
+    """Remember an unknown call by its key if its size is in a range; return False if it is in none."""
     for size, shared in kindred(key):
         one = calls.kin[shared]
         if one is None:
@@ -130,7 +130,7 @@ def find(key: Hashable, a: Any) -> bool:
 
 
 def learn(key: Hashable, call: Call, given: Arranged) -> None:
-    """Have the range of a call be planned beside the program, if many sizes were met that it may serve."""
+    """Plan the range of a call in the background, if ``FRESH`` sizes were met that it may serve."""
     if call.native is None or not isinstance(call, OnDevice) or autotune.HERE.level() == "measure":
         return
     for _, shared in kindred(key):
@@ -146,13 +146,13 @@ def learn(key: Hashable, call: Call, given: Arranged) -> None:
 
 
 def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
-    """Find the range of a call, if there is one; for the background, whose work may not raise."""
+    """Find the range of a call, if there is one; runs in the background, where nothing may raise."""
     session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
-    with suppress(Exception):  # products are selected as before, then
+    with suppress(Exception):  # on an error products are selected as before
         for found in background.HERE.apart(around, session.device, operands, axis, "", True) or ():  # it would hold the GIL here
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
-                # where a plan here differs from what was planned elsewhere it has an address
+                # words that differ between this process's plan and the worker's are addresses
                 words = np.where(ours != found.words, ours, found.made.words)
                 forms = np.array(found.made.forms, np.int64)
                 one.ranges.append(Range(call, operands, axis, found.made.first, found.made.last, words, forms))

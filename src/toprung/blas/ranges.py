@@ -1,7 +1,7 @@
-"""Ranges of sizes: products that differ in one size alone, for which one configuration is right and a plan follows from the size.
+"""Ranges of sizes: products that differ in one size alone, with one configuration and a common plan.
 
-``around`` selects for a product, plans some more of those that differ from it in one size, and finds for which sizes between the
-same configuration is right, and how the words of the plan follow from the size. No device is needed: another process can do it.
+``around`` selects for a product and plans some others that differ from it in one size. It finds the sizes for which the same
+configuration is right, and the words of the plan as functions of the size. It needs no device: another process can run it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from toprung.kernels import build
 from toprung.kernels.launch import launches_of
 
 AXES = ROWS, DEPTH, BATCH = range(3)
-"""Sizes that may differ, as ``Axis`` in ``bridge.cpp``: rows of A and C, columns of A and rows of B, and matrices of a batch."""
+"""Sizes that may differ, as ``Axis`` in ``bridge.cpp``: M, K and the number of matrices of a batch."""
 
 NEAR = 1.05
-"""Most that the configuration of a range may take for one of its sizes, by the cost model, in times of the best."""
+"""Largest predicted time of a range's configuration at any of its sizes, over that of the best one."""
 
 NARROWER = 4
-"""Factor by which the next range that is tried is narrower."""
+"""Width of a range that was tried over that of the next one to try."""
 
 NARROWEST = 8
-"""Sizes of the narrowest range that is tried."""
+"""Number of sizes in the narrowest range that is tried."""
 
 
 def resized(
     shape: tuple[int, ...], strides: tuple[int, ...], dim: int | None, size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and strides with another size along a dimension; matrices without gaps between them have none then, either."""
+    """Return shape and strides with another size along a dimension; contiguous batches stay contiguous."""
     made = list(shape)
     if dim is not None:
         made[dim] = size
@@ -59,7 +59,7 @@ def resized(
 
 
 class Operands(NamedTuple):
-    """All that decides a product; ``bias`` has the strides, in C's shape, of what its own launch may add."""
+    """A product's operands and options; ``bias``: strides, in C's shape, of a bias its launch may add."""
 
     a: View
     b: View
@@ -70,7 +70,7 @@ class Operands(NamedTuple):
     how: How
 
     def size(self, axis: int) -> int:
-        """Return the size along an axis; 0 where a range would make no sense."""
+        """Return the size along an axis; 0 if there can be no range along it."""
         if axis == BATCH and len(self.b.shape) < 3:
             return 0
         size = self.a.shape[(-2, -1, 0)[axis]]
@@ -89,7 +89,7 @@ class Operands(NamedTuple):
         return self._replace(a=a, b=b, c=c, bias=bias)
 
     def kin(self, axis: int) -> Hashable:
-        """Return what products that differ in the size along an axis share."""
+        """Return the key shared by products that differ in the size along an axis alone."""
         there = self.at(axis, -1)
         return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
 
@@ -99,7 +99,7 @@ class Operands(NamedTuple):
         return f"{batch}{self.a.shape[-2]}×{self.b.shape[-1]}×{self.a.shape[-1]}"
 
     def program(self, fused: bool) -> Program | None:
-        """Return the product as one launch on the operands as they are, ``fused`` with what is added; None if it is none."""
+        """Return the product as one launch (``fused``: with bias and activation); None if it takes more."""
         program = lower(self.a.layout, self.b.layout, self.c.layout, self.beta, True)
         if not program.is_direct or not fused:
             return program if program.is_direct else None
@@ -108,14 +108,14 @@ class Operands(NamedTuple):
         return None if epilogue is None else Program.of(desc, epilogue)
 
     def call(self, session: Any, fused: bool, selection: Selection) -> OnDevice:
-        """Return what computes the product by a selection. Raises as ``Executable`` does."""
+        """Return the call that computes the product by a selection. Raises as ``Executable`` does."""
         program = self.program(fused)
         assert program is not None
         return OnDevice(Executable(session, program, {program.descs[0]: selection}), self.a, self.b, self.c, self.how)
 
 
 class Planned(CUDASession):
-    """A session of a GPU for which products are planned: nothing is compiled or loaded, and addresses of memory are 0."""
+    """A GPU's session for planning alone: nothing is compiled or loaded, and addresses of memory are 0."""
 
     _context, _can_overlap = 0, False
 
@@ -146,9 +146,9 @@ class Around(NamedTuple):
 
     Attributes
     ----------
-    why : reason why what the arrays' library runs by itself is as fast; empty if it is not
+    why : reason why the array library's own kernel is as fast; empty if it is not
     fused : True if the product's own launch adds the bias, and computes the activation
-    words : words of the product's plan as ``Planned`` has it; none with ``why``
+    words : words of the product's plan, as ``words_of`` returns them; none with ``why``
     made : plan of all the sizes; None if no plan serves any other
     """
 
@@ -160,11 +160,11 @@ class Around(NamedTuple):
 
 
 HEAD = 7
-"""Words that ``words_of`` puts before those of a plan."""
+"""Number of words that ``words_of`` puts before those of a plan."""
 
 
 def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
-    """Return a plan as ``Taking`` in ``bridge.cpp`` has it: bytes of scratch memory, the operands' reach, and the plan's words."""
+    """Return scratch bytes, the operands' extents and a plan's words, as ``Taking`` in ``bridge.cpp``."""
     reach = (x for v in operands[:3] for x in span(0, v.shape, v.strides, v.operand.size))
     head = np.array((plan.lent_bytes, *reach), np.int64)
     return np.concatenate((head, np.array(native_plan.words_of(session, plan), np.uint64).view(np.int64)))
@@ -173,12 +173,12 @@ def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
 def around(
     device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False
 ) -> tuple[Around, ...]:  # fmt: skip
-    """Select for a product, and find the sizes along an axis for which the selection is right; nothing if it is not one launch.
+    """Select for a product, and find the sizes along an axis with that selection; empty if not one launch.
 
     Parameters
     ----------
     axis : None for the selection alone
-    theirs : name of what runs the product otherwise, if that may be as fast; empty if that is never asked
+    theirs : name of the array library's own kernel, to compare with it; empty to leave that out
     exact : True if each size of a range must have the very configuration that is selected for it
     """
     session, how = planned(device), operands.how
@@ -218,7 +218,7 @@ def around(
 
 
 def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:
-    """Return True if a configuration is about as fast as the one that was selected, by its model, and as accurate."""
+    """Return True if a configuration is predicted to be about as fast as the selected, and as accurate."""
     if found.weighed or found.unproven or found.precision != selection.precision or selection.family.supports(device, desc):
         return False
     loss, _ = ranking.losses(device, desc, selection.candidate)
@@ -226,7 +226,7 @@ def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -
 
 
 def widest(words: Callable[[int], Words | None], size: int, every_size: bool) -> Fitted | None:
-    """Return the plan for the widest range of sizes that is found around one; None for none.
+    """Return the plan for the widest range of sizes that is found around one; None if there is none.
 
     Ranges end at multiples of powers of two, as tiles do.
     """

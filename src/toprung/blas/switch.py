@@ -30,7 +30,7 @@ def check_precision(precision: str, module: str, tf32: str) -> None:
 
 
 def least_flops(min_flops: int | None, default: int) -> int:
-    """Return ``min_flops``, or the default for None; raise BadArgument if it is no number of operations."""
+    """Return ``min_flops``, or the default for None; raise BadArgument if it is not a valid number."""
     if min_flops is None:
         return default
     if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:

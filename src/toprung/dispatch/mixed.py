@@ -14,7 +14,7 @@ from toprung.kernels import cost_model
 from toprung.kernels.registry import families
 
 CONVERT = cost_model.fitted("selection")["convert"]
-"""Bytes a second, and seconds besides, that PyTorch takes to convert an operand, by ``models/selection.json``."""
+"""PyTorch's conversion of an operand: bytes per second, start in seconds (``models/selection.json``)."""
 
 
 def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Selection | str:

@@ -21,7 +21,7 @@ NEAR = 1.25
 
 
 class Predicted(NamedTuple):
-    """A candidate's predicted seconds, its family and configuration."""
+    """A kernel family and configuration with its predicted seconds."""
 
     seconds: float
     family: KernelFamily
@@ -29,7 +29,7 @@ class Predicted(NamedTuple):
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate."""
+        """Family and configuration as a ``Candidate``."""
         return Candidate(self.family, self.config)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def able(device: Device, desc: Desc, precision: str, own: bool | None) -> tuple[
 
 @functools.lru_cache(16)
 def reasons(device: Device, desc: Desc, of: tuple[KernelFamily, ...]) -> dict[KernelFamily, str]:
-    """Return ``supports`` of toprung's own families, which does not change; kept: selection asks often."""
+    """Return ``supports`` of toprung's own families; cached, since selection calls it often."""
     return {one: one.supports(device, desc) for one in of}
 
 

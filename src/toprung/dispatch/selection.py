@@ -20,7 +20,7 @@ RENAMED = {
 PassedOver = tuple[tuple[str, str], ...]
 """Candidates that were not taken, and why not, in pairs."""
 Others = tuple[tuple[object, "str | float"], ...]
-"""The same before anybody reads it: what prints a candidate, and the reason or how many times as long the cost model predicts."""
+"""Candidates not taken, not formatted yet: printable object, and the reason or the predicted slowdown."""
 
 
 class Candidate(NamedTuple):
@@ -65,10 +65,10 @@ class Selection:
     ----------
     candidate : family and configuration
     why : a sentence
-    others : what else there was, and why not
-    weighed : True if what is installed was measured beside it, so that nothing more is to be decided
-    unproven : the store's entry that it follows, where driver, compiler or source are others than those it was measured with;
-        it may be used when ``toprung.execute.verify`` has found it right here
+    others : candidates that were not taken, and why not
+    weighed : True if it was measured against the installed library, which leaves nothing to decide
+    unproven : the store's entry that it follows, if that was measured with another driver, compiler or source;
+        it may be used once ``toprung.execute.verify`` has found it right here
     """
 
     candidate: Candidate
@@ -78,12 +78,12 @@ class Selection:
     unproven: Entry | None = field(default=None, repr=False, hash=False)
 
     def beside(self, *others: tuple[object, str | float], why: str = "", first: Others = ()) -> Selection:
-        """Return the selection with more passed over, before what is there (``first``) and behind it, or with another reason."""
+        """Return the selection with further candidates not taken, before or after the others, or a new reason."""
         return Selection(self.candidate, why or self.why, (*first, *self.others, *others), self.weighed, self.unproven)
 
     @property
     def passed_over(self) -> PassedOver:
-        """What else there was, and why not."""
+        """Candidates that were not taken, and why not, in words."""
         said = ((one, f"{why:.2f} times as long by the cost model" if isinstance(why, float) else why) for one, why in self.others)
         return tuple([(str(one), why) for one, why in said])
 

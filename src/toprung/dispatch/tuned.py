@@ -1,4 +1,4 @@
-"""Tuned store lookup: what the stores of tuned entries say about a product, before the heuristic is asked.
+"""Tuned store lookup: the stored entry that a product follows, if any, before the heuristic selects.
 
 An entry of the very sizes and class comes first, then the nearest of the class (``gemm.classes``) within ``NEIGHBOURS.factor``,
 then the heuristic. The user's own entries of a size hide those of the same accuracy class that come with the package. What an
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from toprung.store import Book, Entry, Machine, Proof, Store
 
 NEIGHBOURS = SimpleNamespace(**cost_model.fitted("selection")["neighbours"])
-"""Numbers by which entries of neighbouring sizes are followed; ``means`` in ``models/selection.json`` explains each."""
+"""Thresholds for following entries of neighbouring sizes; explained in ``models/selection.json``."""
 
 OLDER = ", with an older source of the kernel"
 """Words of a receipt for samples of a kernel whose source has changed since."""
@@ -431,14 +431,14 @@ class Lookup:
         return Selection(found, unproven=entry if stale else None) if isinstance(found, Candidate) else found
 
     def _grown(self, theirs: KernelFamily, neighbour: Measured) -> float:
-        """Return by what another family's time over ours differs between a neighbour and the product; 1 if it is unknown."""
+        """Return the predicted change of a family's time over ours from a neighbour to here; 1 if unknown."""
         before, now = (ranking.ratio(self.device, desc, theirs) for desc in (neighbour.desc, self.desc))
         return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
 
     def _strayed(self, candidate: Candidate, one: Measured) -> str:
-        """Return why a neighbour's candidate is left for the heuristic's: its prediction lost more than ``strayed`` on the way.
+        """Return why a neighbour's candidate is not followed: its predicted loss here exceeds ``strayed``.
 
-        What it loses by prediction where it was the fastest measured is the model's error and comes off.
+        Its predicted loss at the neighbour, where it was measured as the fastest, is the model's error and is subtracted.
         """
         heres, others = ranking.losses(self.device, self.desc, candidate), ("another", "another of its tiles")
         if max([here or 0.0 for here in heres]) <= NEIGHBOURS.strayed:

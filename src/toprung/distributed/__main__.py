@@ -64,7 +64,7 @@ def every_placement(mesh: DeviceMesh, most: int = 240, **options: Any) -> tuple[
 
 
 def predicted(result: dict[str, Any], panel_bytes: int | None = None) -> float:
-    """Return the seconds that the model gives a product of the bench, by the speeds of the same run."""
+    """Return the predicted seconds of a product of the bench, by the speeds of the same run."""
     size, rows = result["size"], ("S0",)
     return best(size, size, size, (result["ranks"],), rows, rows, rows, panel_bytes, rates_of(result)).seconds
 
@@ -92,10 +92,10 @@ class Bench:
         return float(worst)
 
     def seconds(self, arms: dict[str, Callable[[], Any]]) -> dict[str, float]:
-        """Return the median time of each arm that all ranks run, the slowest rank's, after one that does not count.
+        """Return the median seconds of each arm on the slowest rank, after a first round that does not count.
 
-        They take turns, every second time backwards, so that all run on a device that is as warm and none always after the same
-        one, until LONG seconds have gone for each, at least twice.
+        Arms run in turns, in reverse order every second round: all meet an equally warm device, and none always follows the same
+        arm. Rounds end after LONG seconds per arm, but not before the second counted round.
         """
         taken: dict[str, list[float]] = {name: [] for name in arms}
         for turn in range(self.repeats + 1):

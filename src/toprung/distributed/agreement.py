@@ -29,7 +29,7 @@ SHARE, SEARCH = 0.8, 0.95
 """Shares of the timeout that communication may take, and that until then. In between ranks find out which of them failed."""
 
 IDLE = 1.0
-"""Seconds without a product after which others' memory is closed."""
+"""Seconds without a product after which other processes' memory is closed."""
 
 END = "\n"
 """Between a product and what a rank offers to the others."""
@@ -76,7 +76,7 @@ class Agreement:
         return max(0.001, self.began + share * self.timeout - time.monotonic())
 
     def limit(self) -> datetime.timedelta:
-        """Return the time that is left for communication."""
+        """Return the seconds that are left for communication."""
         return datetime.timedelta(seconds=self.left())
 
     def reach(self, text: str, offer: str = "") -> dict[int, str]:
@@ -173,9 +173,9 @@ _watcher: threading.Thread | None = None
 
 
 def _watch() -> None:
-    """Wait for products on devices, in turn. Where one is late, raise RankFailed in its thread, and abort its communication.
+    """Wait for products on devices, in turn; if one is late, raise RankFailed and abort its communication.
 
-    Where none comes for a second, close what others let this process read.
+    After ``IDLE`` seconds without a product, close the memory of other processes.
     """
     while True:
         try:
@@ -193,7 +193,7 @@ def _watch() -> None:
                 if event.query():
                     agreement._finish()
                     continue
-                peers.opened.clear()  # closing would wait for the device, and that perhaps for ever for a rank that is gone
+                peers.opened.clear()  # not closed: closing waits for the device, which may wait for ever for a lost rank
                 text = "communication on the device takes longer"
                 agreement.store.set(f"{agreement.key}/end/{agreement.rank}", f"{SEEN}{text}")
                 failure = functools.partialmethod(RankFailed.__init__, *agreement._failure(text))

@@ -1,13 +1,13 @@
-"""Shards that the ranks of one host read from each other's memory, by copy engines.
+"""Shards that the ranks of one host read from each other's memory by copy engines (DMA).
 
 NCCL's kernels need SMs, which the blocks of a large product hold until it ends, so little of a transfer by NCCL overlaps with it.
-Instead each rank tells the others where its shards are, as handles of CUDA, in the agreement before the product. On its stream for
+Instead each rank sends the others CUDA's IPC handles of its shards, in the agreement before the product. On its stream for
 communication a rank copies what it needs. Two events of each rank order the copies, on the others' streams: "ready" is recorded
-before the product, "done" behind its last copy.
+before the product, "done" after its last copy.
 
-Memory that is open in another process is in use even after its owner has freed it. To close it waits for all that the device has
-in its queues, and nothing can be launched meanwhile. So a rank closes what an owner says it has freed, and the rest when it has
-multiplied nothing for a second.
+Memory that is open in another process stays in use even after its owner has freed it. Closing it waits for all queued work of the
+device, and nothing can be launched meanwhile. So a rank closes memory that its owner reports as freed, and the rest after a second
+without a product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HANDLE = 64
 """Bytes of a handle."""
 
 opened: dict[str, tuple[Any, int]] = {}
-"""Contexts and addresses of others' allocations that are open, by their handles."""
+"""Contexts and addresses of other processes' allocations that are open here, by their handles."""
 
 _offered: dict[str, tuple[int, int]] = {}
 """Addresses and identities of this process's allocations that others may have open, by their handles."""
@@ -57,7 +57,7 @@ def _driver(name: str, *given: Any) -> Any:
 
 
 def close(handles: Iterable[str] | None = None) -> None:
-    """Close allocations of others, all that are open by default; on any thread."""
+    """Close allocations of other processes, by default all that are open; on any thread."""
     with _lock, contextlib.suppress(Unsupported):
         for handle in list(opened) if handles is None else opened.keys() & handles:
             context, address = opened.pop(handle)
@@ -67,7 +67,7 @@ def close(handles: Iterable[str] | None = None) -> None:
 
 
 def _identity(address: int) -> int:
-    """Return the number of an allocation of this process, which no other ever has; 0 once it is freed."""
+    """Return the driver's unique number of an allocation of this process; 0 once it is freed."""
     from cuda.bindings import driver
 
     with contextlib.suppress(Unsupported):

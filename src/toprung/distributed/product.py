@@ -464,7 +464,7 @@ class _Matmul(torch.autograd.Function):  # type: ignore[misc]
         mesh: Any = next((thing.device_mesh for thing in (a, b) if isinstance(thing, DTensor)), None)
         if mesh is None and not dist.is_initialized():
             checked(a, b, out_placements, panel_bytes, precision)
-        # without a mesh all ranks are told, which are the mesh's in most programs
+        # without a mesh all ranks are told; in most programs they are the mesh's
         with Agreement(range(dist.get_world_size()) if mesh is None else ranks_of(mesh).values()) as agreement:
             sizes, out = checked(a, b, out_placements, panel_bytes, precision)
             given = {"A": _named(a.placements, "a"), "B": _named(b.placements, "b")}
@@ -474,7 +474,7 @@ class _Matmul(torch.autograd.Function):  # type: ignore[misc]
             schedule = best(*sizes.values(), tuple(mesh.shape), given["A"], given["B"], out, panel_bytes, known or H200)
             try:
                 product = Product(schedule, a, b, agreement, {"own": own, "precision": precision})
-            except RuntimeError as error:  # PyTorch has no type for too little memory of the host
+            except RuntimeError as error:  # PyTorch has no error type for lack of host memory
                 asked = schedule.memory + ITEM * math.prod(schedule.shard("C", schedule.parked["C"]))
                 if device.type == "cuda":
                     free = torch.cuda.mem_get_info(device)[0]

@@ -55,7 +55,7 @@ class Rates(NamedTuple):
     link : bytes per second that a device receives in an all-gather
     products : operations per second of a local product, two for each multiply-add
     memory : bytes per second of the device's memory
-    host : seconds of the host's work for a panel, or for a product of which nothing is sent
+    host : seconds of the host's work per panel, or for a product without communication
     """
 
     link: float
@@ -69,11 +69,11 @@ MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text("utf-8
 
 
 PANELS = 8
-"""Panels of the small product by which the bench measures the host's time."""
+"""Number of panels of the small product by which the bench measures the host's time."""
 
 
 def rates_of(one: dict[str, Any]) -> Rates:
-    """Return the speeds of a result of the bench; the oldest have no time of the host's."""
+    """Return the speeds of a result of the bench; the oldest results lack the host's time."""
     host = one.get("host", 0.0) / (PANELS if one["ranks"] > 1 else 1)
     return Rates(max(one["link"], 1.0), 2 * one["size"] ** 3 / one["ranks"] / one["local"], MEMORY_RATE, host)
 
@@ -304,7 +304,7 @@ def _priced(schedule: Schedule, panel_bytes: int | None, rates: Rates) -> Schedu
         scratch = memory + int(one.held * row * width)
         fits = one.held * row * width <= allowed if panel_bytes is None else row * width <= panel_bytes
         total = copies / rates.link + seconds
-        # ranks agree on the host before anything is sent; where nothing is, the device multiplies meanwhile
+        # hosts agree before anything is sent; if nothing is sent, the device multiplies meanwhile
         total = rates.host + max(total, (panels - 1) * rates.host) if one.movers else max(total, rates.host)
         return (not fits) * width, total, replace(one, seconds=total, bytes=int(copies + received), memory=scratch)
 

@@ -348,7 +348,7 @@ class KernelFamily(ABC, Generic[Config]):
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
 
     def weighed(self, device: Device, desc: OwnDesc, most: int = MOST) -> Iterable[tuple[float, Config]]:
-        """Return the candidates with their predicted seconds, perhaps only the ``most`` best: that many selection asks for."""
+        """Return the candidates with their predicted seconds, at least the ``most`` best of them."""
         return [(self.cost(device, desc, config), config) for config in self.candidates(device, desc)]
 
     def reason(self, device: Device, desc: OwnDesc, config: Config) -> str:
@@ -386,12 +386,12 @@ class KernelFamily(ABC, Generic[Config]):
             raise ValueError(f"{self.name}: {error}") from None
 
     def adapt(self, device: Device, desc: OwnDesc, config: Config, measured: OwnDesc, exact: bool) -> Config | str:
-        """Return a configuration measured on one product as it suits another that ``supports`` allows, or why it does not.
+        """Return a configuration measured on one product, adapted to another, or why it does not fit.
 
         Parameters
         ----------
         measured : the product it was measured on
-        exact : the two have the same sizes: the number of K slices stays as it is
+        exact : True if both have the same sizes: the number of K slices stays as it is
         """
         return config
 
@@ -417,7 +417,7 @@ class KernelFamily(ABC, Generic[Config]):
 
 
 def every_weighed(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
-    """Return all that ``weighed`` weighs: ``candidates`` of a family that weighs all at once."""
+    """Return all configurations of ``weighed``, as ``candidates`` of a family that weighs all at once."""
     return [config for _, config in family.weighed(device, desc, 1 << 30)]
 
 

@@ -27,7 +27,7 @@ from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits
 
 LONG_CHAIN = 32
 CHAINS, CPU_CHAINS = {32: 8, 128: 16, LARGEST: LONG_CHAIN}, {64: 16, 512: 64, LARGEST: 256}
-"""Longest K with the products of a chain; and on a CPU, where OpenBLAS has 320 and more, or parts of a short K."""
+"""Products per chain by the largest K that has them, on a GPU and on a CPU (compare OpenBLAS)."""
 ONE_CHAIN = 2048
 """K of a launch of a kernel whose sums are one chain of multiply-adds."""
 CHAINED_SUMS = 64
@@ -218,11 +218,12 @@ BLOCKS, VENDOR_BLOCKS = (
     tuple(Block(**{**one, "tile": _tile(*one["tile"])}) for one in cost_model.fitted(name)["tiles"])
     for name in ("blocks", "cublas")
 )
-"""Tiles that are weighed; and those that stand for a vendor's, whose sums are one chain, as ours were."""
+"""Tiles that are weighed, and substitutes for a vendor's tiles, which add each sum up in one chain."""
 
 WAVES, CLUSTER_SIZES, PER_UNIT = (1, 2, 4), (2, 3, 4, 6, 8), 6
-"""Split-K factors to try, as work-groups per SM; cluster sizes, one slice of K for each block, and blocks per SM, all slices
-together, up to which one is weighed: about as many as an SM holds of any tile."""
+"""Split-K factors to try, as work-groups per SM; cluster sizes; and most blocks per SM of a cluster.
+
+Each block of a cluster has one slice of K. An SM holds about that many blocks of any tile, all slices together."""
 
 
 def block_like(tile: Tile) -> Block | None:
@@ -243,15 +244,15 @@ _table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 @dataclass(frozen=True, eq=False)
 class Table(Rows):
-    """Blocks that are weighed at once, with numbers of them in columns.
+    """Blocks that are weighed at once, with their numbers in columns.
 
     Attributes
     ----------
-    source : the table that they were made of
+    source : tuple of blocks that the table was made from
     blocks : the blocks, each once
-    columns : of the tiles
-    resident, efficiency, chained, roomy : of the blocks; ``roomy``: see ``is_roomy``
-    room, places : blocks that run at once on the device, and where an SM has 0, 1, … of them; the last column has no end
+    columns : numbers of the tiles
+    resident, efficiency, chained, roomy : numbers of the blocks; ``roomy``: see ``is_roomy``
+    room, places : blocks that run at once on the device, and with 0, 1, … blocks per SM; the last column is infinite
     """
 
     source: tuple[Block, ...]
@@ -276,16 +277,16 @@ def is_roomy(tile: Tile) -> bool:
 
 
 def cluster_bytes(tile: Tile, slices: int) -> int:
-    """Return the shared memory of a block in a cluster: its tiles, and a slot for each slice of what it adds up."""
+    """Return the bytes of shared memory of a block in a cluster: its tiles, and a slot per slice for sums."""
     rows = -(-(tile.TM or 1) // slices)
     return tiles_bytes(tile) + 4 * rows * slices * (tile.TN or 1) * tile.work_items
 
 
 def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
-    """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats.
+    """Return ``BLOCKS`` or ``VENDOR_BLOCKS`` with the widest legal accesses up to ``a`` and ``b`` floats.
 
-    Each has a row for all of K, for each of ``WAVES``, and for each of ``CLUSTER_SIZES`` whose sums it has rows and memory for.
-    Tiles that are for wide accesses alone are left out where those are narrower.
+    Each has a row for all of K, for each of ``WAVES``, and for each of ``CLUSTER_SIZES`` that its rows and memory allow.
+    Tiles for wide accesses only are left out where accesses must be narrower.
     """
     table, units = VENDOR_BLOCKS if vendor else BLOCKS, device.compute_units
     known = _narrow.get((device, a, b, vendor))
@@ -342,7 +343,10 @@ def block_seconds(
 
 @functools.lru_cache(1 << 10)
 def waves(table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int) -> cost_model.Wave:
-    """Return the cycles of an SM that runs so many blocks of a row at once, from 0 on; C, and parts, are written so wide."""
+    """Return the cycles of an SM with 0, 1, … blocks of each row of a table.
+
+    ``wide``, ``wide_parts``: floats per access to C, and to partial results.
+    """
     t = table.columns
     count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], table.share > 0
     vc = np.minimum(np.where(parts, wide_parts, wide), t.VEC)
@@ -353,9 +357,9 @@ def waves(table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_pa
 def weighed(
     device: Device, desc: GemmDesc, table: Table, slices: NDArray[Any], depth: int = 0, aligned: bool = False
 ) -> NDArray[Any]:  # fmt: skip
-    """Return ``block_seconds`` of the rows of a table in so many slices; infinity where they are 0.
+    """Return ``block_seconds`` of each row of a table with its number of slices; infinity for 0 slices.
 
-    ``depth``: another K than the product's. ``aligned``: as if operands and C were, by the numbers of a vendor's kernels.
+    ``depth``: a K in place of the product's. ``aligned``: take operands and C as aligned, and the numbers of a vendor's kernels.
     """
     wide, parts = (4, 4) if aligned else (desc.widths[2], widest(desc.N))
     known, rows = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts), np.arange(len(slices))
@@ -376,7 +380,7 @@ def weighed(
 
 
 def all_slices(device: Device, desc: GemmDesc, table: Table) -> NDArray[Any]:
-    """Return the K slices of a table's rows that are weighed: tiles of one chain are not split, and may be there."""
+    """Return the K slices of a table's rows, 0 for rows not weighed; tiles of one chain are not split."""
     t = table.columns
     count = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch
     slices = table.slices(desc.K, count, PER_UNIT * device.compute_units)
@@ -386,16 +390,16 @@ def all_slices(device: Device, desc: GemmDesc, table: Table) -> NDArray[Any]:
 
 
 def weigh(device: Device, desc: GemmDesc, clustered: bool, most: int) -> list[tuple[float, Block, int]]:
-    """Return predicted seconds, block and slices of ``BLOCKS``, the least first, in clusters or without.
+    """Return predicted seconds, block and slices of the best blocks, fastest first, in clusters or not.
 
-    Both are weighed at once, for the first that is asked for.
+    The first call for a product weighs both kinds; the second reads the result.
     """
     global _weighed
     table = narrowed(device, *desc.widths[:2])
     if _weighed[:2] != (table, desc):
         slices = all_slices(device, desc, table)
         seconds = weighed(device, desc, table, slices)
-        if desc.K > ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # each launch of theirs takes as much of K
+        if desc.K > ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # their launches take pieces of K
             pieces = chain_lengths(desc.K, ONE_CHAIN)
             each = (pieces.count(k) * weighed(device, desc, table, slices, k) for k in dict.fromkeys(pieces))
             seconds = np.where(table.chained, seconds, sum(each))

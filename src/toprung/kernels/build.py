@@ -74,7 +74,7 @@ class _Compiling(threading.local):
 compiling = _Compiling()
 """CPU seconds that this thread has spent in compilers, which run without the GIL.
 
-``apart``, where this thread has it, calls a function in another process; it returns None where that cannot be."""
+A thread may also have ``apart``, which calls a function in another process and returns None if that fails."""
 
 
 def build(

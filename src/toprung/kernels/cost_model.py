@@ -69,9 +69,9 @@ def _kind(*names: str) -> type:
 
 
 BLOCK, VENDOR_BLOCK = (model(fitted(name)["cycles"]) for name in ("blocks", "cublas"))
-"""The block model of ours, and of a vendor's library, fitted to cuBLAS's times by tiles that stand for its own."""
+"""Numbers of the block model: of toprung's kernels, and of cuBLAS's, fitted with substitute tiles."""
 HOST = model(fitted("blocks")["host"])
-"""Seconds in which a program puts a product into the queue; nothing is faster that is repeated in a loop."""
+"""Seconds in which a program enqueues a product: the least time per product in a loop."""
 
 
 class Columns(NamedTuple):
@@ -103,13 +103,13 @@ COLUMNS = SimpleNamespace(
 
 
 class Wave(NamedTuple):
-    """Cycles of an SM that runs some blocks of a tile at once, whatever the product's sizes; or columns of them.
+    """Cycles of an SM that runs some blocks of a tile at once, for any sizes; or columns of them.
 
     Attributes
     ----------
-    iteration : of one of the loop over K
-    writing : of writing C
-    written : how many bytes read one written counts for
+    iteration : cycles of one iteration over K
+    writing : cycles of writing C
+    written : cost of a byte written, in bytes read
     """
 
     iteration: Any
@@ -121,12 +121,13 @@ def wave_of(
     trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: Any, regrouped: Any, parts: Any, cluster: Any,
     count: Any,
 ) -> Wave:  # fmt: skip
-    """Return the cycles of ``count`` blocks that an SM runs at once: of parts of sums, or of C, of which each of ``cluster`` blocks
-    writes its share when they have passed each other their sums.
+    """Return the cycles of ``count`` blocks that an SM runs at once.
 
-    An iteration takes as long as its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, better where
-    they fill only some, longer where operands are read in narrow pieces, and waits. C is written ``vc`` floats at a time,
-    neighbours side by side where they are ``regrouped``.
+    They write partial sums (``parts``) or C. The blocks of a cluster first exchange their sums; then each writes its share.
+
+    An iteration takes the time of its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, and waits.
+    Fewer filled lanes are more efficient; narrow reads of operands take longer. C is written ``vc`` floats at a time, by
+    neighbouring lanes side by side where results are ``regrouped``.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     each = 1 / (efficiency * p.layouts.get(trans, 1.0))
@@ -164,12 +165,12 @@ def launch_cycles(
     desc: GemmDesc, K: int, t: Columns, slices: Any, cluster: Any, room: Any, busiest: Callable[[Any], Any],
     wave: Callable[[Any], Wave], resident: Any, wide: int, units: int, p: Any,
 ) -> Any:  # fmt: skip
-    """Return the cycles of a launch for so much of K; columns of them for columns of tiles.
+    """Return the cycles of a launch over a depth ``K``; columns of them for columns of tiles.
 
-    Blocks are dealt out in waves of ``resident`` an SM, ``room`` in all, the last wave with what is left, not evenly if there were
-    others: ``busiest`` returns the fewest blocks of an SM with which so many run at once. Slices beyond those of a ``cluster``
-    add a second pass, which moves the parts, or computes where in C its accesses lie, for ``wide`` floats at a time. Nothing
-    takes less than memory needs for the operands, and the L2 for what each block reads of them.
+    Blocks run in waves of ``resident`` per SM, ``room`` in all. The last wave has the rest, spread unevenly if waves came before:
+    ``busiest`` returns the fewest blocks per SM with which the rest runs at once. Slices beyond those of a ``cluster`` add a
+    second pass. It takes the time to move the parts, or to compute addresses in C, ``wide`` floats at a time. No launch takes
+    less time than memory needs for the operands, or the L2 for the reads of all blocks.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     made = desc.batch * desc.M * desc.N
@@ -193,7 +194,7 @@ def launch_cycles(
 
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
-    """Return nearly the largest of limits that hide behind each other: the fourth root of the sum of their fourth powers."""
+    """Return a smooth maximum of limits that overlap: the fourth root of the sum of their fourth powers."""
     total = 0.0
     for x in limits:
         total = total + (x * x) * (x * x)
@@ -222,20 +223,20 @@ def places_of(units: int) -> NDArray[Any]:
 SKINNY, VENDOR_SKINNY = (
     {kernel: model(of[kernel]) for kernel in ("rows", "columns")} for of in (fitted("skinny"), fitted("skinny")["vendor"])
 )
-"""Models of the skinny kernels, and of what stands for cuBLAS's: ours of before, which asked for one load at a time."""
+"""Models of the skinny kernels, and of cuBLAS's, for which an earlier kernel with single loads stands."""
 
 
 class Team(NamedTuple):
-    """Numbers of a skinny kernel's work-group that the product's sizes leave alone; or columns of them, for many.
+    """Numbers of a skinny kernel's work-group that do not depend on the product's sizes; or columns.
 
     Attributes
     ----------
-    BM, down, items, resident : rows or columns, elements of K in an iteration, work-items, groups of an SM
-    busy, ends : cycles that a group keeps an SM busy in an iteration, and at its end
-    waiting, far : cycles that an iteration waits; more where the large operand is not in the L2
-    moved : times the bytes of the large operand that are moved
-    flight : bytes of a work-group on their way, over the model's
-    meeting : cycles in which the blocks of a cluster pass each other their sums
+    BM, down, items, resident : rows or columns, elements of K in an iteration, work-items, work-groups per SM
+    busy, ends : cycles that a work-group keeps an SM busy in an iteration, and at its end
+    waiting, far : cycles that an iteration waits; further cycles where the large operand is not in the L2
+    moved : bytes moved for the large operand, over its size
+    flight : bytes in flight of a work-group, over the model's
+    meeting : cycles in which the blocks of a cluster exchange their sums
     """
 
     BM: Any
@@ -252,10 +253,10 @@ class Team(NamedTuple):
 
 
 def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> Team:
-    """Return the numbers of a work-group of ``rows`` or ``columns``, with ``small`` rows of the small operand,
-    whose elements lie ``on`` apart along K, and ``size`` bytes of an element of the large one.
+    """Return the numbers of a work-group of the kernel ``rows`` or ``columns``.
 
-    How many of them an SM has follows from registers, about as the compiler allots them.
+    The small operand has ``small`` rows, and stride ``on`` along K; an element of the large operand has ``size`` bytes. The number
+    of work-groups per SM follows from registers, about as the compiler allocates them.
     """
     wide, own, items = tile.VEC or tile.VA or 1, tile.TM or 1, tile.work_items
     if kernel == "rows":
@@ -286,10 +287,10 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> 
 def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, units: int, clustered: bool) -> Any:
     """Return the cycles of a skinny kernel; a column of them for columns of teams and slices.
 
-    A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for what the L2 does not hold. What it
-    reads of the large operand is the limit from below, for each wave of its own: a few work-groups that are left wait as long as a
-    full wave does, and memory with them. Calls are taken to follow each other on the same operands, as they were measured. Where
-    they are ``clustered``, slices are the blocks of clusters, which meet once, in place of a second launch.
+    A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for data outside the L2. Each wave
+    takes at least the time to read its part of the large operand: a last wave of few work-groups waits as long as a full one,
+    and leaves memory idle. Calls follow each other on the same operands, as they were measured. Where work-groups are
+    ``clustered``, slices are the blocks of clusters, which exchange sums once, in place of a second launch.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     iterations = xp.ceil(xp.ceil(s.depth / t.down) / slices)

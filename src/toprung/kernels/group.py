@@ -59,12 +59,12 @@ class Block(NamedTuple):
 
 
 class GroupForm(NamedTuple):
-    """All that a kernel for groups is compiled from but capacity and epilogue.
+    """Inputs of compiling a kernel for groups, except capacity and epilogue.
 
     Attributes
     ----------
-    traits : the kernel's configuration, which receipts name, and what else is compiled in
-    source : function that returns the kernel's source; its keywords are macros that say the capacity and the epilogue
+    traits : the kernel's configuration, which receipts name, and further compile-time constants
+    source : function that returns the kernel's source; its keywords are macros for the capacity and the epilogue
     counts : True if the kernel's first argument is a counter of the pieces of C that it computes again in plain fp32
     overlaps : True if the kernel may begin before the previous one in its stream has ended, for which it waits
     """

@@ -28,7 +28,7 @@ def ceil(a: int, b: int) -> int:
 
 
 APART, AT_ONCE = 256, 64
-"""Bytes from one counter to the next, as parts of a buffer must be aligned, and counters that are allocated together."""
+"""Bytes from one counter to the next, for alignment, and number of counters allocated together."""
 
 
 class Counter:
@@ -42,7 +42,7 @@ class Counter:
 
     def __init__(self, session: Session) -> None:
         zero, free = (kept.setdefault(session, []) for kept in (self._zero, self._free))
-        if not zero and not free:  # many at once: to allocate and to copy takes longer than to plan a product
+        if not zero and not free:  # many at once: allocating and copying takes longer than planning a product
             room = session.allocate(APART * AT_ONCE)
             session.upload(room, np.zeros(APART * AT_ONCE, np.uint8))
             zero += [room.part(APART * i, 8) for i in range(AT_ONCE)]

@@ -64,7 +64,7 @@ def launches_of(
     return made
 
 
-_tile = functools.lru_cache(64)(LibraryKernel.tile_for)  # each new shape asks for the same few
+_tile = functools.lru_cache(64)(LibraryKernel.tile_for)  # new shapes need the same few
 
 
 def _scale(session: Session, desc: Desc) -> KernelLaunch:

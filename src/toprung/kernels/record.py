@@ -304,7 +304,7 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
     )  # fmt: skip
 
 
-@functools.cache  # every new shape asks for its kernels' sources
+@functools.cache  # every new shape needs its kernels' sources
 def joined(folder: Path, *names: str) -> str:
     """Return files one after the other with their includes in place; names are relative to ``folder``."""
     return with_includes("".join(f'#include "{name}"\n' for name in names), folder)

@@ -27,7 +27,7 @@ TEAMS, VENDOR_TEAMS = (
     {kernel: tuple(dict(zip(names, at, strict=True)) for at in of["teams"][kernel]) for kernel, names in _NAMES.items()}
     for of in (cost_model.fitted("skinny"), cost_model.fitted("skinny")["vendor"])
 )
-"""Work-groups that are weighed on a GPU, and those that stand for cuBLAS's; ``models/skinny.json`` says what the numbers are."""
+"""Work-groups weighed on a GPU, and substitutes for cuBLAS's; explained in ``models/skinny.json``."""
 
 MOST_UNROLLED = 64
 """Accesses to the large operand in an iteration, times the sums that each of their floats goes to, at most: the loop's text grows
@@ -41,7 +41,7 @@ WAVES = (0.5, 1.0, 2.0, 4.0)
 MOST_SLICES = 256
 """Slices of K at most."""
 PER_UNIT = 16
-"""Work-groups per SM, all slices together, up to which a cluster size is weighed: as many of 128 work-items as an SM holds."""
+"""Most work-groups per SM, all slices together, of a cluster: an SM holds so many of 128 work-items."""
 
 
 def reader(s: Skinny) -> str:
@@ -92,22 +92,22 @@ def block_count(s: Skinny, tile: Tile) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Table(Rows):
-    """Teams that are weighed at once, with their numbers in columns, and the switches of them all."""
+    """Work-groups (teams) that are weighed at once, with their numbers in columns, and their switches."""
 
     team: cost_model.Team
     options: Switches
 
 
 Teams: TypeAlias = tuple[list[tuple[Tile, float, int]], Switches]
-"""Tile, share of ``WAVES``, and cluster of a table's rows, and the switches of them all."""
+"""Tile, split-K factor of ``WAVES``, and cluster of a table's rows, and the switches of all rows."""
 tables: dict[Hashable, Table] = {}
-"""Tables by what made them."""
+"""Tables by their inputs."""
 
 
 def table(
     s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]
 ) -> Table:  # fmt: skip
-    """Return the table of a product, which ``make`` is called for once for ``what`` and such operands."""
+    """Return the table of a product; ``make`` is called once for each ``what`` and layout of operands."""
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
     key = what, units, s.by_rows, s.widths, small_of(s), banks, s.type_large
     found = tables.get(key)
@@ -125,14 +125,14 @@ def table(
 
 
 def slices_of(s: Skinny, of: Table, units: int) -> NDArray[Any]:
-    """Return the K slices of a table's rows, 0 for none."""
+    """Return the K slices of a table's rows, 0 for a row that is not weighed."""
     return of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)
 
 
 def weighed(
     device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, Any], meet: bool = False
 ) -> NDArray[Any]:  # fmt: skip
-    """Return ``skinny_seconds`` of the rows of a table in so many slices; infinity where they are 0."""
+    """Return ``skinny_seconds`` of each row of a table with its number of slices; infinity for 0 slices."""
     cycles = cost_model.team_cycles(models[reader(s)], of.team, s, np.maximum(slices, 1.0), device.compute_units, meet)
     written = written_cycles(s) if models is cost_model.SKINNY else 0.0
     launches = 1 if meet else np.minimum(slices, 2)
@@ -150,7 +150,7 @@ def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered
 def skinny_cycles(
     s: Skinny, tile: Tile, slices: int, units: int, models: Mapping[str, Any], clustered: bool = False
 ) -> float:  # fmt: skip
-    """Return the cycles of the skinny kernel ``rows`` or ``columns``: a few sums for each of the long side's rows or columns."""
+    """Return the cycles of the skinny kernel ``rows`` or ``columns``: a few sums per row or column."""
     model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
     team = cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model)
     return float(cost_model.team_cycles(model, team, s, slices, units, clustered))
@@ -170,7 +170,7 @@ def written_cycles(s: Skinny) -> float:
 
 
 def aligned_teams(device: Device, desc: Desc) -> list[tuple[int, float]]:
-    """Return K slices and predicted seconds of what a vendor's library may have, as if operands were aligned."""
+    """Return K slices and predicted seconds of a vendor's kernels, as if operands were aligned."""
     s = desc.skinny
 
     def make() -> Teams:

@@ -40,13 +40,13 @@ def with_slices(tile: Tile, slices: int) -> Tile:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Candidates that are weighed at once, in columns: blocks or teams, each in several numbers of slices of K.
+    """Candidates weighed at once, in columns: blocks or teams, each with several numbers of K slices.
 
     Attributes
     ----------
     of : the block or team of each row
     piece : elements of K in an iteration
-    share : work-groups that slices are to give, which a second launch adds up; 0: all of K. Larger ones follow smaller ones
+    share : number of work-groups to reach by slices that a second launch adds up, in ascending order; 0: no slices
     cluster : slices of K that the blocks of a cluster add up; 0 for the other rows
     """
 
@@ -56,9 +56,9 @@ class Rows:
     cluster: NDArray[Any]
 
     def slices(self, K: int, count: NDArray[Any], per_cluster: float, most: float = math.inf) -> NDArray[Any]:
-        """Return the slices of each row, none of them empty; 0 for what is in the row before, or not worth weighing.
+        """Return the slices of each row, none empty; 0 if it repeats the row before or is not worth weighing.
 
-        ``count``: work-groups of a slice, of which clusters may have ``per_cluster`` at most, all slices together.
+        ``count``: work-groups of a slice. Clusters are left out beyond ``per_cluster`` work-groups, all slices together.
         """
         limit, pieces = np.minimum(np.floor(K / (LEAST_ITERATIONS * self.piece)), most), np.ceil(K / self.piece)
         wanted = np.maximum(np.minimum(np.rint(self.share / count), limit), np.maximum(self.cluster, 1.0))
@@ -69,7 +69,7 @@ class Rows:
         return found
 
     def least(self, seconds: NDArray[Any], slices: NDArray[Any], most: int) -> list[tuple[float, Any, int]]:
-        """Return seconds, block or team, and slices of the least, the first of equals first."""
+        """Return seconds, block or team, and slices of the ``most`` fastest rows; ties keep their order."""
         order = np.argsort(seconds, kind="stable")[:most]
         found = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
         return [(time, self.of[i], int(n)) for time, i, n in found if n]

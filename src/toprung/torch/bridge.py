@@ -73,7 +73,7 @@ class State(ctypes.Structure):
 
 
 class Key(ctypes.Structure):
-    """Key of products that differ in one size alone; see ``Key`` in ``bridge.cpp``. The first word is ``State.number``."""
+    """Key (as in ``bridge.cpp``) of products that differ in one size; its first word is ``State.number``."""
 
     _fields_ = [("words", ctypes.c_int64 * 26), ("count", ctypes.c_int), ("hash", ctypes.c_uint64)]
 

@@ -23,7 +23,7 @@ OVERLOADS = {
 """Overloads of aten by name: the operator of ``settings.ops`` that they belong to."""
 
 TYPES = (), (torch.float32,)
-"""Types of a result that are taken, as an overload's arguments have them."""
+"""Values of an overload's argument for the result's type that toprung takes."""
 
 
 def form(name: str) -> str:
@@ -34,7 +34,7 @@ def form(name: str) -> str:
 
 
 def kernel(name: str, original: Kernel) -> Kernel:
-    """Return the kernel of an overload: PyTorch's own gets all that a product it is left came with."""
+    """Return the kernel of an overload; a product that is left to PyTorch keeps all its arguments."""
     op, inplace, activates = OVERLOADS[name], name.endswith("_"), name.startswith("_addmm_activation")
 
     def product(self: Any, mat2: Any, *dtype: Any, **out: Any) -> Any:
@@ -42,7 +42,7 @@ def kernel(name: str, original: Kernel) -> Kernel:
         return original(self, mat2, *dtype, **out) if made is None else made
 
     def add(self: Any, mat1: Any, mat2: Any, *dtype: Any, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False, **out: Any) -> Any:
-        gelu = "gelu" if mat1.is_cuda else "gelu exactly"  # on a GPU PyTorch fuses the approximation by tanh, on the host not
+        gelu = "gelu" if mat1.is_cuda else "gelu exactly"  # PyTorch fuses the tanh form on a GPU, the exact one on the host
         activation = (gelu if use_gelu else "relu") if activates else ""
         made = None
         if dtype in TYPES:

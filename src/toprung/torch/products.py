@@ -40,11 +40,13 @@ KEPT = 8192
 """Number of kinds of products, the last, that are remembered for a set of settings; of others only counts are kept."""
 
 PAYS = PLAIN_RATE / 2
-"""Multiply-adds in a second of PyTorch's fp32 kernels. A kind's kernel is prepared once its products have taken as long as
-preparing holds the GIL: so preparing costs a program at most as much time as those products took before."""
+"""Multiply-adds per second of PyTorch's fp32 kernels.
+
+A kernel is prepared once products of its kind have taken as long as preparing holds the GIL. So preparing costs a program at most
+the time of those products."""
 
 ASKED = 0.01
-"""Seconds that products of a kind take at most before Python is asked about it again."""
+"""Most seconds of products of a kind until the bridge calls Python about the kind again."""
 
 FLOAT32 = torch.float32
 
@@ -174,7 +176,7 @@ class Products(CountedProducts[Entry]):
             self.settle(entry, bridge.TAKEN)
 
     def cover(self, kin: ranges.Kin, calls: int = 0) -> None:
-        """Have the bridge decide products by the ranges of their sizes, and leave this many others."""
+        """Pass ranges of sizes to the bridge; it decides products by them, and leaves ``calls`` others alone."""
         native = bridge.library()
         assert native is not None
         with _building:
@@ -203,11 +205,11 @@ class Products(CountedProducts[Entry]):
         return False
 
     def range_of(self, entry: Entry, size: int = 0, step: int = 0) -> None:
-        """Prepare an entry by the range of sizes that it lies in, or find that of another size; then those behind it.
+        """Prepare an entry by the range of its size, or find another size's range; then find adjacent ones.
 
         Parameters
         ----------
-        size, step : another size than the entry's, and whether greater or smaller ones follow: 1 or -1
+        size, step : another size than the entry's, and the direction of the search: 1 for greater, -1 for smaller sizes
         """
         operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
@@ -217,7 +219,7 @@ class Products(CountedProducts[Entry]):
                 return self.cover(kin)
             while step and (known := kin.find(size)):
                 size = known.last + 1 if step > 0 else known.first - 1
-        # a program that has met a size will meet smaller ones that are worth it, and larger ones of its order
+        # look ahead at smaller sizes that are worth a kernel, and at larger ones up to the next power of two
         least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
         if step and (not self.kin or not max(least, 2) <= size <= 1 << (own - 1).bit_length()):
             return
@@ -229,12 +231,12 @@ class Products(CountedProducts[Entry]):
             found = background.HERE.ask(around, session.device, there, kin.axis, theirs(settings))
             made = kin.around(entry, there, session, *found)
         except Exception as error:
-            if step:  # a product of that size will say so
+            if step:  # the first product of that size reports the error
                 return
             _failed(entry, error)
             made = kin.around(entry, there)
         unknown = made.native.verdict == bridge.UNKNOWN
-        if unknown and step:  # on with the next tile's sizes, which may have one
+        if unknown and step:  # the next tile's sizes may have a range
             block = (size - 1) // NARROWEST * NARROWEST
             self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
             return
@@ -254,7 +256,7 @@ class Products(CountedProducts[Entry]):
             self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
 
     def _after(self, entry: Entry, size: int, step: int) -> None:
-        """Have the range of another size than an entry's be looked for once nothing is waited for."""
+        """Look for the range of another size than an entry's in the background, after more urgent work."""
         work = functools.partial(self.range_of, entry, size, step)
         background.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
 
@@ -400,7 +402,7 @@ def multiply(
                 kin = entry.kin
                 left = entry.left if kin is None else kin.left
                 more = 0.0 if products.settings.eager else background.HERE.cost * PAYS / work - left - 1
-                if more > 0:  # calls before it is prepared; infinite until it is known what the first kernel took
+                if more > 0:  # calls until it is prepared; infinite until the first kernel's time is known
                     entry.left += 1
                     calls = math.ceil(min(more, ASKED * PAYS / work))
                     if kin is None:
@@ -412,7 +414,7 @@ def multiply(
                         job.done.set()
                     else:
                         background.begin(job)
-                        if kin is not None:  # others wait for this one
+                        if kin is not None:  # the other products of the kind wait for this one's range
                             products.cover(kin, bridge.ALWAYS)
             # take over what has been prepared; wait for it where the result must not depend on time
             if job.done.is_set() or (products.settings.reproducible and not capturing(entry.device) and job.settle()):
@@ -603,12 +605,12 @@ def _failed(entry: Entry, error: Exception) -> None:
 
 
 def theirs(settings: Settings) -> str:
-    """Return the name of what runs products that are left; empty where it is never asked whether that is faster."""
+    """Return the name of PyTorch's kernels, to compare with them; empty if ``own`` rules them out."""
     return "" if settings.own else "PyTorch's own"
 
 
 def _prepare(entry: Entry, settings: Settings) -> None:
-    """Select, compile and load what computes a product, or note why PyTorch's own is better."""
+    """Select, compile and load the kernel of a product, or note why PyTorch's own is better."""
     assert entry.operands is not None
     a, b, c, beta, bias, activation, how = entry.operands
     try:
@@ -642,7 +644,7 @@ _building = renewed(threading.RLock())
 
 
 def tell(number: int, settings: Settings) -> None:
-    """Say why most products on a CUDA device stay PyTorch's, if they do."""
+    """Warn if most products on a CUDA device stay PyTorch's, and why."""
     if not settings.own and settings.precision != "fp32":
         idle.tell("PyTorch", gpus, number)
 

@@ -1,7 +1,7 @@
-"""Ranges of sizes as the bridge has them: products that differ from known ones in one size alone enter no Python.
+"""Ranges of sizes for the bridge: products that differ from known ones in one size enter no Python.
 
-A program whose batch sizes, sequence lengths or graphs change meets a new kind of product in each step. Once a few that differ in
-one size have been met, ``blas.ranges`` finds for which sizes one configuration is right. The bridge makes the plans of those.
+A program whose batch sizes, sequence lengths or graphs change meets a new kind of product in each step. After a few that differ in
+one size, ``blas.ranges`` finds the sizes for which one configuration is right. The bridge makes the plans of these sizes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from toprung.torch import bridge
 
 
 class Range(NamedTuple):
-    """Sizes along an axis for which products have one configuration, are PyTorch's, or each must be decided.
+    """Sizes along an axis whose products share a configuration, are PyTorch's, or are decided one by one.
 
     Attributes
     ----------
     entry : a product that differs from them in the size alone
-    axis : what differs
+    axis : the size that differs, one of ``AXES``
     first, last : least and greatest size
-    call : what computes the product; None where PyTorch's own does
+    call : call that computes the product; None where PyTorch's own kernel does
     why : reason why PyTorch's own runs
-    native : as the bridge has it
+    native : the range in the bridge's memory
     """
 
     entry: Any
@@ -39,7 +39,7 @@ class Range(NamedTuple):
     native: bridge.Range
 
     def at(self, size: int) -> OnDevice:
-        """Return what computes the product of a size, in Python: the same launches as the bridge's.
+        """Return the call that computes the product of a size in Python: the same launches as the bridge's.
 
         Raises as ``Executable`` does.
         """
@@ -55,10 +55,10 @@ class Kin:
 
     Attributes
     ----------
-    key : as the bridge has them
-    left : calls that were PyTorch's before a range was looked for
-    ranges : the first that has a size is its
-    calls : products of the ranges, each with the words of its plan as they are here and as they were planned
+    key : their key in the bridge
+    left : calls left to PyTorch before a range was looked for
+    ranges : the ranges found; the first that contains a size decides it
+    calls : products of the ranges, each with the words of its plan in this process and in the worker
     """
 
     axis: int
@@ -72,7 +72,7 @@ class Kin:
         return next((one for one in self.ranges if one.first <= size <= one.last), None)
 
     def around(self, entry: Any, operands: Operands, session: Any = None, found: Around | None = None) -> Range:
-        """Return the range of a product; of its size alone, for Python to decide, if no plan serves any other."""
+        """Return the range of a product; its size alone, decided in Python, if its plan serves no other."""
         size = operands.size(self.axis)
         if found is None or found.made is None or found.selection.unproven is not None:
             native = bridge.Range(first=size, last=size, verdict=bridge.UNKNOWN)
@@ -80,14 +80,14 @@ class Kin:
         fitted = found.made
         call = None if found.why else self._call(operands, session, found)
         if call is not None:
-            # where a plan here differs from what was planned elsewhere it has an address
+            # words that differ between this process's plan and the worker's are addresses
             _, ours, planned = call
             fitted = fitted._replace(words=np.where(ours != planned, ours, fitted.words))
         native = bridge.Range.of(fitted, bridge.LEFT if found.why else bridge.TAKEN, found.fused, entry.op)
         return Range(entry, self.axis, fitted.first, fitted.last, call and call[0], found.why, native)
 
     def _call(self, operands: Operands, session: Any, found: Around) -> tuple[OnDevice, Words, Words]:
-        """Return a product with the same kernels as the one that was found, with both words of its plan."""
+        """Return a product with the kernels that were found, and its plan's words here and in the worker."""
         for one in self.calls:
             call, ours, planned = one
             (known,) = call.executable.selections.values()

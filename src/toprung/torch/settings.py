@@ -22,7 +22,7 @@ UNSEEN = (
     "decompositions and solvers (cuSOLVER)",
     "code that was compiled ahead of time (AOTInductor)",
 )
-"""Products that do not come by aten's operators, and are PyTorch's whatever is enabled."""
+"""Products that do not pass through aten's operators, and are never taken from PyTorch."""
 
 
 @dataclass(frozen=True)

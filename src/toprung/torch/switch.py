@@ -88,7 +88,7 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
     caches.tag(active)
     if active is not None and "cpu" not in active.device_types:
         gains = not idle.tell("PyTorch", products.gpus)
-        if gains:  # what kernels are prepared with: imports while the program computes would take its lock
+        if gains:  # import now what preparing needs: later imports would hold the GIL while the program computes
             families()
             with contextlib.suppress(ImportError):
                 importlib.import_module("cuda.core")

@@ -104,7 +104,7 @@ def mixed_candidates(device: Device, desc: GemmDesc, precision: str, mine: Candi
 def filled(device: Device, problem: Problem, precision: str, mine: Candidate, others: list[Candidate]) -> list[Candidate]:
     """Return other candidates than the selected one, with the next of the cost models' order until there are ``CHECKED`` in all."""
     desc = problem.desc
-    able = dict.fromkeys(p.family for p in mixed.ranked(device, desc, precision)[0])  # with their best candidates alone
+    able = dict.fromkeys(p.family for p in mixed.ranked(device, desc, precision)[0])  # families, each for its best candidates alone
     costs = (Predicted(f.cost(device, desc, c), f, c) for f in able for c in f.candidates(device, desc))
     more = (p.candidate for p in sorted(costs, key=BY_SECONDS) if p.seconds < math.inf)
     found = dict.fromkeys((mine, *others))

@@ -43,14 +43,14 @@ HOST_LIMITED = 20e-6
 """Device seconds below which a host's loop may be the limit, so that a product is looked at by device time alone, too."""
 
 LANES = 4
-"""Most lanes that share a GPU: while one times a product, the others draw operands and verify. Each has four cores or more."""
+"""Most lanes of a GPU, each with four cores or more; one measures, others draw operands and verify."""
 
 AHEAD = 24
 """Number of shapes that are ranked and compiled ahead while another is measured."""
 
 
 Plan = tuple[str, Selection, list[Candidate], list[Future[str] | None]]
-"""Path, selection, other candidates of a problem, and what is compiled for them."""
+"""Path, selection, other candidates of a problem, and the pending compilations of all of them."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check(
     ----------
     lanes : lanes of one device; where there is one, nothing is planned while it measures
     measuring : autotune each problem first, into ``store``, which must stand in for the user's own and is emptied each time
-    done : number of results that earlier parts of this check have
+    done : number of results of earlier parts of this check
     """
     device, machine, fingerprint = lanes[0].device, lanes[0].machine, lanes[0].start()
     compiler, free = Compiler(device), deque(lanes)
@@ -154,7 +154,7 @@ def check(
 
     def measured(problem: Problem, paths: Sequence[Plan]) -> list[Checked]:
         """Check one problem's paths on the lane that is free next."""
-        wait([f for plan in paths for f in plan[-1] if f], timeout=COMPILING)  # the worker makes what is missing
+        wait([f for plan in paths for f in plan[-1] if f], timeout=COMPILING)  # the worker compiles missing kernels itself
         lane, checked = free.popleft(), list[Checked]()  # there are no more threads than lanes
         try:
             for path, mine, found, _ in paths:

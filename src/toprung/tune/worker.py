@@ -4,8 +4,8 @@
 
 The parent keeps a ``Worker``. Those of one device take turns by a lock on the file SHARED: while one uses the device, others check
 results and draw operands. The child is a fresh interpreter, not a fork: devices do not work in those, and processes that are
-themselves children of a cluster's worker may start one, too. They talk over a socket pair; the child says which phase it
-begins, so that the parent knows how long to wait and whom to blame.
+themselves children of a cluster's worker may start one, too. They talk over a socket pair. The child reports each phase that
+begins, so that the parent knows its time limit and the cause of a failure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Worker:
     ----------
     shared : file by which several children take turns on the device; None for a child that is alone on it
     fingerprint : fingerprint of the child's session, to compile for it elsewhere; empty before the first trial
-    how : how the child ended that did not answer; empty before
+    how : how a child that did not answer ended; empty before
     """
 
     def __init__(
@@ -246,7 +246,7 @@ def main(words: list[str]) -> None:
     def alone() -> Iterator[None]:
         phase, which = at
         says("wait", which)
-        fcntl.lockf(int(words[2]), fcntl.LOCK_EX)  # given back by the system if this process is killed
+        fcntl.lockf(int(words[2]), fcntl.LOCK_EX)  # the system releases it if this process is killed
         says(phase, which)
         try:
             yield

@@ -18,7 +18,7 @@ from toprung.kernels.base import NoConfig, OwnDesc
 from toprung.kernels.cublas.family import CuBLAS
 
 MODEL = SimpleNamespace(**cost_model.fitted("cublas")["half"])
-"""Numbers of the model; ``means`` in ``models/cublas.json`` explains each."""
+"""Numbers of the model of cuBLAS on halves; ``means`` in ``models/cublas.json`` explains each."""
 
 DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""

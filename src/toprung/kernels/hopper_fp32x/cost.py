@@ -1,6 +1,6 @@
-"""Cost models: predicted seconds of a product by where its operands are split, and the configurations that are weighed.
+"""Cost models of fp32x: predicted seconds for each form of splitting, and the configurations weighed.
 
-All candidates of a product are weighed in one loop over plain numbers: they are few, and a call of NumPy for each column takes
+All candidates of a product are weighed in one loop over plain numbers: they are few, and NumPy calls on columns would take
 longer. The numbers are in ``models/fp32x.json``, with what they were fitted to.
 """
 
@@ -51,31 +51,33 @@ WEIGHED: Mapping[str, Sequence[Fp32xConfig]] = {
     IN_FLIGHT: [in_flight(*block, n) for block, n in (*zip(BLOCKS[IN_FLIGHT], (4, 6, 8, 5, 8), strict=True), *LONG.items())],
     ONE: [presplit(*block, n) for block, n in zip(BLOCKS[ONE], (5, 7), strict=True)],
 }  # fmt: skip
-"""Blocks that are weighed, by the form; clusters and parts of K follow from the product. Rings have as many stages as fit into as
-many blocks as an SM has registers for, long rings come last. With both operands split, tiles 128 high have stages that leave part
-of an SM's shared memory: with more they were as fast at best (``stages.json``), and with slices of K slower."""
+"""Blocks that are weighed, by form; clusters and parts of K follow from the product.
+
+Rings have as many stages as shared memory allows for the blocks that an SM has registers for; long rings come last. With both
+operands split, tiles 128 high leave part of an SM's shared memory unused: more stages were no faster (``stages.json``), and slower
+with slices of K."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 GPC, LARGE = 8, 132
 """SMs of a GPC that a cluster may take up; and SMs of a GPU from which on it may take up more: others have fewer in some GPCs."""
 
 Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
-"""Configurations of one form, each with its parts of K."""
+"""Configurations of one form, each with its number of parts of K."""
 
 
 def configs(rows: Rows) -> list[Fp32xConfig]:
-    """Return the configurations of rows."""
+    """Return the configuration of each row, with its parts of K."""
     return [with_parts(*row) for row in rows]
 
 
 def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
-    """Return a configuration with so many parts of K."""
+    """Return a configuration with ``parts`` parts of K."""
     return config if parts == config.k_parts else replace(config, k_parts=parts)
 
 
 @functools.cache
 def in_clusters(form: str, *sizes: int) -> list[list[tuple[Fp32xConfig, Fp32xConfig | None]]]:
-    """Return each block of a form in clusters of so many blocks, each with the same in a long ring if there is one."""
+    """Return each block of a form in clusters of each size, paired with its long-ring form or None."""
     long = {(one.CONSUMERS, one.BN): one for one in WEIGHED[form] if one.is_alone}
     every = [(one, long.get((one.CONSUMERS, one.BN))) for one in WEIGHED[form] if not one.is_alone]
     return [[(replace(one, SLICES=n), other and replace(other, SLICES=n)) for n in sizes] for one, other in every]
@@ -83,12 +85,12 @@ def in_clusters(form: str, *sizes: int) -> list[list[tuple[Fp32xConfig, Fp32xCon
 
 @functools.cache
 def places(units: int) -> dict[int, int]:
-    """Return how many blocks run at once where an SM has one of them, by the blocks of a cluster."""
+    """Return the number of blocks that run at once with one block per SM, by cluster size."""
     return {n: int(units * share) // n * n for n, share in CLUSTERED.items()}
 
 
 def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
-    """Return True if so many blocks run at once, each cluster in a GPC."""
+    """Return True if ``blocks`` blocks run at once, each cluster in a GPC."""
     room = places(units)[config.SLICES] * config.resident
     return blocks <= room and (units >= LARGE or config.SLICES <= GPC * config.resident)
 
@@ -101,7 +103,7 @@ QUARTERS = 4
 
 
 def both(desc: GemmDesc, units: int) -> Rows:
-    """Return what is weighed: each tile with all of K, and with slices that fill the device once, twice or three times.
+    """Return the weighed tiles with all of K, and with slices that fill the device one to three times.
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
@@ -118,9 +120,9 @@ def both(desc: GemmDesc, units: int) -> Rows:
 
 
 def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
-    """Return the predicted seconds of all launches, and tile and slices with which all is done first.
+    """Return the predicted seconds of all launches, and the fastest tile with its slices.
 
-    It is the larger tile and the fewer slices where that is equal.
+    Of equal predictions the larger tile and the fewer slices are taken.
     """
     rows = both(desc, units)
     times = product_times(desc, units, rows)
@@ -150,9 +152,9 @@ def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
 
 
 def beside(desc: GemmDesc, units: int, tile: Fp32xConfig, parts: int) -> float:
-    """Return the seconds of all launches beyond ``product_times``: of starts, of splitting, and what a short K takes.
+    """Return the seconds beyond ``product_times``: starts, splitting pass, and overhead of a short K.
 
-    Tile and slices are selected without them: what a short K takes grows with C, whatever its tiles.
+    Tile and slices are selected without them: the overhead of a short K grows with C, not with the tile.
     """
     p, splitting, along = BEFOREHAND, 0.0, 0
     a, b = desc.M * (desc.batch if desc.stride_a else 1), desc.N * (desc.batch if desc.stride_b else 1)
@@ -178,9 +180,9 @@ def strassen_seconds(desc: GemmDesc, units: int) -> float:
 
 
 def in_slices(desc: GemmDesc, units: int) -> Rows:
-    """Return what is weighed in flight: each block with all of K, and with slices while they leave SMs idle.
+    """Return the blocks weighed in flight, with all of K, and with slices while SMs are idle.
 
-    A ring that leaves no room for a second block takes the other's place where the SMs have room for all blocks.
+    Where all blocks run at once with one block per SM, the long ring replaces the short one.
     """
     found, at_once = Rows(), places(units)
     for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
@@ -196,10 +198,10 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 
 
 def in_parts(desc: GemmDesc, units: int) -> Rows:
-    """Return what is weighed in flight: each block, with parts of K that give the SMs as many blocks as they can have, or twice as
-    many, and with a long ring parts that give each SM one.
+    """Return the configurations that are weighed in flight with parts of K.
 
-    Their results take no more memory than the operands. There are none for batches, which have blocks enough.
+    Parts fill the SMs once or twice, and with a long ring once, one block per SM. Partial results take no more memory than the
+    operands. Batches have blocks enough and get no parts.
     """
     most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * -(-desc.N // 4) * 4))
     chunks, found = -(-desc.K // K_BLOCK), Rows()
@@ -218,7 +220,7 @@ def in_parts(desc: GemmDesc, units: int) -> Rows:
 def times(
     align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32"
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return each block's seconds of a k-block of 32 and of a tile, by types of operands and the words they are aligned to."""
+    """Return each block's seconds per k-block of 32 and per tile, by the operands' types and alignment."""
     share, wider = FLIGHT.shares[f"{type_a} {type_b}"]
     more_a, more_b = ELEMENT_BYTES[type_a] / 16 * (1 / align_a - 1 / 4), ELEMENT_BYTES[type_b] / 16 * (1 / align_b - 1 / 4)
     return {
@@ -228,7 +230,7 @@ def times(
 
 
 def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
-    """Return the predicted seconds of the launch, and with parts of K of the one that adds them up; and the launches."""
+    """Return each row's predicted seconds, adding up parts of K included, and its number of launches."""
     p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     each = times(*aligned(desc), desc.type_a, desc.type_b)
     odd, at_once, read = p.odd * results / units if desc.widths[2] == 1 else 0.0, places(units), desc.bytes_read
@@ -242,7 +244,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
             work += odd
         if slices > 1:
             work += p.met + p.meet * slices + p.passing * (one.BM * one.BN * (1 - 1 / slices) * one.resident)
-        # neither hides the other altogether
+        # work and memory traffic overlap only in part
         seconds = p.launch + math.hypot(work, (read + 4 * parts * results) / p.memory_rate)
         if parts > 1:
             seconds += p.adding + p.part * parts + 4 * (parts + 1) * results / BEFOREHAND.reduce_rate
@@ -261,7 +263,9 @@ def share(desc: GemmDesc, units: int) -> float:
 
 
 def seconds_of_group(sizes: NDArray[Any], config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
-    """Return the predicted seconds of a group's launch: those of its first block, which has the longest tile in each turn.
+    """Return the predicted seconds of a group's launch: those of its first block.
+
+    That block has the longest tile of each round.
 
     ``sizes``: as ``cost_model.group_sizes`` has them.
     """
@@ -304,7 +308,7 @@ def presplit_rows(desc: GemmDesc, units: int) -> Rows:
 def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
     """Return the predicted seconds of a product whose B is split, and the launches.
 
-    The product's launch splits B itself where that is sooner and K runs along memory, else one before it does.
+    If K runs along memory, and that is faster, the product's launch splits B itself; else a launch before it does.
     """
     p, size, chunks, found = PRESPLIT, ELEMENT_BYTES[desc.type_a], -(-desc.K // K_BLOCK), []
     split = desc.N * matrices(desc.stride_b, desc.batch)

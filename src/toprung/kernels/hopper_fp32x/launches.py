@@ -41,7 +41,7 @@ from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, reduce_source, s
 CLAIM_BYTES = 16
 """Bytes of the words in which the blocks of a launch claim pieces of B, see ``claimed.cuh``."""
 NONE = np.uint64(0), np.uint64(0)
-"""Addresses of an operand's terms and of what stands beside them where it is not split beforehand."""
+"""Null addresses, of the terms and scales of an operand that is not split beforehand."""
 
 
 class SplitOperand:
@@ -86,18 +86,18 @@ def split_cluster(desc: GemmDesc, config: Fp32xConfig) -> int:
 
 
 def sources_of(desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
-    """Return the sources of the product, of the splitting pass, and of what adds up parts of K, as far as there are such."""
+    """Return the sources of the product and, if needed, of the splitting pass and the sum over parts of K."""
     splits = [split_source(split_cluster(desc, config))] if config.split != IN_FLIGHT else []
     return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
 class Fp32xLaunches(Launches):
-    """A product that is ready to run: a splitting pass of what is split beforehand, the product, and what adds up parts of K.
+    """An fp32x product that is ready to run; if needed with a splitting pass and a sum over parts of K.
 
     Parameters
     ----------
-    is_one : where B alone is split beforehand, False if that takes a launch of its own wherever B is not prepacked: it does anyway
-        where K runs across memory
+    is_one : if B alone is split beforehand: False to split it in a launch of its own unless it is prepacked. If K runs across
+        memory a launch of its own always splits it
     overlap : True if a launch may begin before the one before it has ended
     """
 
@@ -114,7 +114,7 @@ class Fp32xLaunches(Launches):
             self.packed = functools.partial(self._plan, True, False)
 
     def _plan(self, prepared: bool, claims: bool) -> Plan:
-        """Return the plan: with B's terms in the slot PACKED (``prepared``), or split by the product's own blocks (``claims``)."""
+        """Return the plan; B's terms are in slot PACKED (``prepared``) or split by the product (``claims``)."""
         desc, config, session, parts, i, long = self.call, self.config, self.session, self.config.k_parts, np.int32, np.int64
         batch, ldc, stride_c, overlap = desc.batch, desc.ldc, desc.stride_c, self._overlap
         both, one, depth = config.split == BOTH, config.split == ONE, depth_of(desc.K, parts)

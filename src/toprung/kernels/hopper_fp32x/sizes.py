@@ -17,7 +17,7 @@ DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
 """Largest K: counts of elements and TMA's coordinates have room to spare; in flight a tile's k-blocks are counted with 31
 bits."""
 LIMIT = 10 << 30
-"""Bytes of terms, as many as the operands have, beyond which operands are split in flight."""
+"""Most bytes of terms, which equal those of the operands; beyond it operands are split in flight."""
 
 
 def width(K: int) -> int:

@@ -95,5 +95,5 @@ def walk(rows: int, matrices: int, K: int, across: bool, units: int, cluster: in
 
 
 def spread(K: int, across: bool) -> int:
-    """Return the blocks of a cluster of the splitting pass: K across memory is read once up to 4096."""
+    """Return the cluster size of the splitting pass: a K of up to 4,096 across memory is read once."""
     return max(1, min(ceil(K, SPLIT_THREADS), LARGEST_CLUSTER)) if across else 1

@@ -1,6 +1,6 @@
-"""A level of Strassen as a driver over the product with both operands split: seven products of sums of quarters in one launch.
+"""One level of Strassen over split operands: seven products of sums of quarters in one launch.
 
-Four launches: two splitting passes, which form the sums, the products, and what makes C.
+Four launches: two splitting passes, which form the sums, the products, and the pass that forms C.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def combine_source(form: Form = STRASSEN) -> Source:
 
 
 def launches(session: Session, call: GemmDesc, config: Fp32xConfig | None = None, form: Form = STRASSEN) -> Launches:
-    """Return the launches of a product: both splitting passes, seven products, and what makes C."""
+    """Return a product's launches: both splitting passes, the seven products, and the pass that forms C."""
     if call.batch > 1 or max(call.M, call.N, call.K) > LONGEST:
         raise Unsupported(f"Strassen's form takes one product with sides up to {LONGEST}")
     units, i, long, v, count = session.device.compute_units, np.int32, np.int64, config or Fp32xConfig(), Counter(session)

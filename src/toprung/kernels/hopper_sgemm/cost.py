@@ -20,7 +20,7 @@ from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIA
 DEEPEST = 1 << 24
 """Largest K: a share's stages are counted with 31 bits."""
 LIMIT = 10 << 30
-"""Bytes of operands laid out beyond which threads copy them as they lie."""
+"""Most bytes of padded and transposed operands; beyond it threads copy operands from their own layout."""
 MODEL = SimpleNamespace(**cost_model.fitted("sgemm")["numbers"])
 """Numbers of the model; ``means`` in ``models/sgemm.json`` explains each."""
 COLUMNS = SimpleNamespace(**{name: np.array([getattr(v, name) for v in VARIANTS]) for name in ("BM", "BN", "BK", "TURN_A", "COPY")})
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Times as long a product takes by how its operands lie, and 1 for each that is laid out beforehand; or columns of them."""
+    """Slowdown by the operands' layouts, and 1 for each operand that is padded or transposed; or columns."""
 
     slower: Any
     lay_a: Any
@@ -103,8 +103,8 @@ def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
 
 
 def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
-    """Return the least predicted seconds, and the block shape; very large products are walked in bands twice as high."""
-    sizes = (desc.M, desc.N, desc.K) if 4 * desc.K * (desc.M + desc.N) > LIMIT else ()  # what is laid out has an end
+    """Return the least predicted seconds and its block shape; bands of large products are twice as high."""
+    sizes = (desc.M, desc.N, desc.K) if 4 * desc.K * (desc.M + desc.N) > LIMIT else ()  # padded operands have a limit
     key = desc.trans_a, desc.trans_b, _direct(desc), direct_b(desc), desc.lda % 4, desc.ldb % 4, sizes
     known = _layouts.get(key)
     if known is None:
@@ -118,17 +118,17 @@ def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
 
 
 _layouts: dict[tuple[Any, ...], tuple[Any, Layout]] = {}
-"""``layout_of`` of ``COLUMNS``, and infinity for those that are ``unfit``, by how operands lie."""
+"""``layout_of`` of ``COLUMNS`` by the operands' layout, with infinity for ``unfit`` variants."""
 
 
 def layout_of(desc: GemmDesc, variant: Any) -> Layout:
-    """Return what follows from how operands lie."""
+    """Return the layout numbers of a variant for a product's operands."""
     slower = np.where(variant.TURN_A, MODEL.turning, np.where(variant.BK < FIRST.BK, MODEL.shorter, 1.0))
     return Layout(slower * copying(desc, variant), *laid_out(desc, variant))
 
 
 def predicted(desc: GemmDesc, units: int, variant: Any, layout: Layout | None = None) -> Any:
-    """Return the predicted seconds of a product, the layout pass included; ``layout``: ``layout_of``, if at hand."""
+    """Return the predicted seconds of a product with its layout pass; ``layout``: ``layout_of``, if known."""
     p, (slower, lay_a, lay_b) = MODEL, layout or layout_of(desc, variant)
     laid = 8.0 * desc.K * (lay_a * desc.M + lay_b * desc.N)
     moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
@@ -143,7 +143,7 @@ def direct_a(desc: GemmDesc, variant: Any = FIRST) -> Any:
 
 
 def _direct(desc: GemmDesc) -> bool:
-    """Return True if every row of A begins on 16 bytes."""
+    """Return True if every row of A is aligned to 16 bytes."""
     return desc.lda >= (desc.M if desc.trans_a else desc.K) and desc.lda % 4 == 0 and desc.align_a == 4
 
 
@@ -162,7 +162,7 @@ def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
 
 
 def misfits(desc: GemmDesc, variant: Any) -> Any:
-    """Return True if a variant is ``unfit``: there is nothing to copy, A cannot be turned, or too much would be laid out."""
+    """Return True if a variant has nothing to copy, cannot transpose A, or would pad beyond ``LIMIT``."""
     found = (variant.COPY & (sum(copied(desc, variant)) == 0)) | (variant.TURN_A & (direct_a(desc, variant) == 0))
     if 4 * desc.K * (desc.M + desc.N) > LIMIT:
         lay_a, lay_b = laid_out(desc, variant)

@@ -68,7 +68,7 @@ def product_defines(call: GemmDesc, variant: SgemmConfig, units: int) -> dict[st
 
 
 class SgemmLaunches(Launches):
-    """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
+    """A plain fp32 product, ready to run from any thread on any stream of its session's context.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class SgemmLaunches(Launches):
     kernel : a rung's, in place of the library's
     cut : True if tiles may be cut along K
     overlap : True if a launch may begin before the one before it has ended
-    more : macros
+    more : further macros
 
     Raises
     ------
@@ -117,7 +117,7 @@ class SgemmLaunches(Launches):
         return kernel_of(session, product_source(self.variant, **{**rows, **self._more}))
 
     def _plan(self) -> Plan:
-        """Return the plan: the layout pass, where there is something to lay out, and the product."""
+        """Return the plan: the layout pass, if an operand needs one, and the product."""
         call, v, deal, i, long = self.call, self.variant, self.schedule, np.int32, np.int64
         a, b, (lay_a, lay_b), launches = Address(A), Address(B), laid_out(call, v), []
         bytes_a, bytes_b = laid_bytes(call.M, call.K) * lay_a, laid_bytes(call.N, call.K) * lay_b

@@ -45,7 +45,7 @@ from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_dept
 from toprung.tile import Tile
 
 ONE_CHAIN = 64
-"""Products that a GPU's work-item adds up in one chain of multiply-adds: several take registers."""
+"""Products in a chain of multiply-adds on a GPU; further chains of a work-item take registers."""
 HELD = 512
 """Work-items that an SM must have registers for, 128 each; half of them where 16 sums and their chains need more."""
 
@@ -97,7 +97,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
             tile, options = _cpu_tile(device, desc), self._options(device, desc)
             if not RECORDS[reader(s)].allows(tile, options, device):
                 return []
-            # slices give every core something to do: more cost more than they even out
+            # enough slices to keep every core busy; more would cost more than they balance
             piece = iteration_depth(tile)
             wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
             config = SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
@@ -109,7 +109,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         return [(seconds, SkinnyConfig(with_slices(tile, n), of.options)) for seconds, tile, n in best]
 
     def _table(self, device: Device, desc: Desc) -> Table:
-        """Return the teams that the kernel's rules allow, each with the slices that are weighed."""
+        """Return the work-groups (teams) that the kernel's rules allow, each with the slices that are weighed."""
         each = self._each()
 
         def make() -> Teams:
@@ -122,7 +122,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         return table(desc.skinny, device.compute_units, cost_model.SKINNY, (device, each), make)
 
     def _each(self) -> tuple[tuple[float, int], ...]:
-        """Return share and cluster of each row of a team, see ``Rows``."""
+        """Return ``share`` and ``cluster`` of each row of a team, as in ``Rows``."""
         return tuple([(share, 0) for share in (0, *WAVES)])
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:

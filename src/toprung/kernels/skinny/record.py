@@ -27,7 +27,7 @@ ROOM = Switch(
 
 
 def chain(device: Device) -> int:
-    """Return the number of products in a chain where a work-item has several: on a CPU NumPy's vectors make chains short, too."""
+    """Return the products per chain if a work-item has several; a CPU's are short, as NumPy's are."""
     return 32 if device.kind == "gpu" else 16
 
 

@@ -50,7 +50,7 @@ BLOCKS = (
 
 
 def group_source(tile: GroupBlock, trans_a: int, trans_b: int, **macros: int) -> Source:
-    """Return the kernel with a block, for operands that are transposed or not."""
+    """Return the kernel of a block, for operands that are transposed or not."""
     defines = {
         "BM": tile.BM, "BN": tile.BN, "BK": tile.BK, "TM": tile.TM, "TN": tile.TN, "RESIDENT": tile.resident,
         "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), **macros,

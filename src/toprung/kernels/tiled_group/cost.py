@@ -53,7 +53,9 @@ def share(device: Device, desc: GemmDesc) -> float:
 
 
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
-    """Return the predicted cycles of a launch: those of its first block, which has the longest tile in each turn.
+    """Return the predicted cycles of a launch: those of its first block.
+
+    That block has the longest tile of each round.
 
     ``sizes``: as ``cost_model.group_sizes`` has them.
     """

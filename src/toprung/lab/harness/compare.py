@@ -189,7 +189,7 @@ class PlacedProblem:
     Parameters
     ----------
     whole : most rows or columns of an output that is checked whole
-    alone : context in which nobody else uses the device: what runs there is copied, run and timed in it, and checked outside
+    alone : context that holds the device: operands are copied, kernels run and timed in it; results are checked outside
 
     Raises
     ------

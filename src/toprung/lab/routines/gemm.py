@@ -128,9 +128,9 @@ def without_product(problem: Gemm, c: Placed, maker: Maker) -> list[Step] | None
 
 
 def of_library(make: Callable[[Compiled[Rung], Any, Any], Launches]) -> Callable[..., list[Step]]:
-    """Return ``steps`` of rungs that run launches of the library's own: those that ``make`` returns for rung, product and session.
+    """Return a ``steps`` function for rungs that run launches of the library.
 
-    The steps raise Unsupported for a batch.
+    ``make`` returns the launches for rung, product and session. The steps raise Unsupported for a batch.
     """
 
     def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step]:

@@ -20,7 +20,7 @@ BRINGS = "A and the transpose of B, each element as two fp16 terms"
 
 @of_library
 def steps(compiled: Compiled[Rung], desc: Any, session: Any) -> Launches:
-    """Return the launches: split both operands, multiply, and add up the K slices where there are several."""
+    """Return the launches: split both operands, multiply, and add up the K slices if there are several."""
     if reason := unsupported(session.device, desc, Fp32xConfig()):
         raise Unsupported(reason)
     config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})

@@ -17,7 +17,7 @@ BRINGS = ""
 
 @of_library
 def steps(compiled: Compiled[Rung], desc: Any, session: Any) -> Launches:
-    """Return the one launch."""
+    """Return the launch of the rung's kernel, which splits both operands in flight."""
     if reason := INFLIGHT.supports(session.device, desc):
         raise Unsupported(reason)
     return INFLIGHT.compile(session, desc, in_flight().of({**compiled.tile.given(), **compiled.record.defines}))

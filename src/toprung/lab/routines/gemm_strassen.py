@@ -26,7 +26,7 @@ WINOGRAD = Form(
 
 @of_library
 def steps(compiled: Compiled[Rung], desc: Any, session: Any) -> Launches:
-    """Return the launches: form and split sums of quarters, multiply them, and make C."""
+    """Return the launches: form and split sums of quarters, multiply them, and form C."""
     if reason := unsupported(session.device, desc, Fp32xConfig()):
         raise Unsupported(reason)
     form = WINOGRAD if compiled.options.get("WINOGRAD") else STRASSEN

@@ -13,7 +13,7 @@ from toprung.tune.worker import Worker
 
 
 class LocalLane:
-    """One device of this machine, with its measuring process; lanes of one device have a file in common, ``shared``."""
+    """A device of this machine with a measuring process; lanes of a device share a lock file, ``shared``."""
 
     def __init__(self, device: Device, shared: IO[bytes] | None = None) -> None:
         self.name, self.device, self.machine = device.id, device, Machine.of(device)
