@@ -438,7 +438,7 @@ def test_cublas_cuts_sums_of_wide_tiles_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas.MODEL, "deep_times", 1.0)  # the factor of deeper ones hides what is looked for
+    monkeypatch.setattr(cublas.MODEL, "deep_times", 1.0)  # a factor for larger K would hide the effect under test
     sides = range(64, 4096)
     assert cublas_with_deep("NT", sides) < 1.05 * cublas_with_deep("NN", sides)
     layouts = {**cost_model.VENDOR_BLOCK.layouts, "NT": cost_model.BLOCK.layouts["NT"]}

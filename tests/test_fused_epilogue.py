@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """A product with D as a row, a column, a transposed matrix, C itself or nothing, checked to C's edges.
 
-    ``low``: least element of A and B; what it makes of one sign must not be biased.
+    ``low``: least element of A and B; if it makes all terms of one sign, sums must not be biased.
     """
     family, config, folder_of = WAYS[way]
     folder: Any = folder_of(place, units=2)

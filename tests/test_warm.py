@@ -38,7 +38,7 @@ SELECTED = {
 }  # fmt: skip
 """Most toprung functions entered by a new selection, at M = 100, 1000, 3000, by device and precision.
 
-``halves``: A is of float16. Where no cuBLAS is installed they are up to 30 fewer. With M = 1000 the store has neighbours."""
+``halves``: A is float16. Without cuBLAS up to 30 fewer are entered. At M = 1000 the store has neighbours."""
 
 WAYS: dict[str, dict[str, Any]] = {"by default": {}, "own": {"own": True}}
 """The host's BLAS, and a CPU device on the host's own memory."""

@@ -85,7 +85,7 @@ def sizes_inside_a_range_are_not_selected() -> None:
 
 
 def each_size_has_the_configuration_that_is_selected_for_it() -> None:
-    # from 257 to 288 another one is best, by less than 5 %
+    # from 257 to 288 another configuration is best, by less than 5 %
     (found,) = ranges_of(lambda n: toprung.matmul(W[:n, :1024], B, precision="fp32", own=True), 290, 310, 300)
     (selected,) = found.base.executable.selections.values()
     sizes = {found.first, found.last, *random.Random(1).choices(range(found.first, found.last + 1), k=30)}
@@ -107,7 +107,7 @@ def depth_batches_and_given_results_have_ranges_too() -> None:
         DECIDED.clear()
         for size in (found.first, found.last, 619):
             make(size)
-            # other kernels than the stand-in's have other arguments
+            # real kernels have other arguments than the stand-in's
             assert [a.split(" | ")[0] for a in lines()] == [a.split(" | ")[0] for a in plan_of(found, size)], name
         assert DECIDED == []
 

@@ -32,7 +32,7 @@ bridge.library = lambda: NATIVE
 
 products.decided = decided  # type: ignore[assignment]
 products.started = lambda entry, call, a, *more: a.new_empty(entry.shape)  # Python's own launches are of no interest
-products.HOST = "cuda"  # tensors of a CPU are as on the GPU
+products.HOST = "cuda"  # tensors on the CPU are treated as on a GPU
 type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assign]
 products.session_at = lambda home, queue: SESSION  # type: ignore[assignment]
 
@@ -97,7 +97,7 @@ def ranges_behind_one_are_found_without_being_asked_for() -> None:
     make = lambda n: torch.mm(W[n], B[:, :500])  # noqa: E731
     prepared(make, 600, 610, 620)
     BEHIND[:] = BEHIND[-2:]
-    for job in BEHIND:  # each adds the next one
+    for job in BEHIND:  # each job adds the next one
         job.work()
     (kin,) = products.now.kin.values()  # type: ignore[union-attr]
     assert min(one.first for one in kin.ranges) < 100 and len(BEHIND) < 60
@@ -112,7 +112,7 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
     toprung.torch.enable(**{**ON, "own": False})
     weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
     cost, background.Background.cost = background.Background.cost, 0.0  # type: ignore[assignment,method-assign]
-    background.HERE.apart = lambda *request: None  # type: ignore[method-assign]  # the worker has the functions as they are
+    background.HERE.apart = lambda *request: None  # type: ignore[method-assign]  # the worker has the unpatched functions
     before, background.begin = background.begin, lambda job, order=0: (held.append(job), setattr(job, "begun", True))  # type: ignore[assignment]
     for size in (600, 610, 620):
         for _ in range(2):
@@ -132,7 +132,7 @@ def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
     before = products.slower, ranges.not_faster
     products.slower = lambda call, theirs: "as fast"
     ranges.not_faster = lambda *more: "as fast"
-    background.HERE.apart = lambda *request: None  # the worker has the functions as they are
+    background.HERE.apart = lambda *request: None  # the worker has the unpatched functions
     make = lambda n: torch.mm(W[n], B[:, :100])  # noqa: E731
     *_, found = prepared(make, 600, 610, 620, 621, own=False)
     assert found.call is None and (found.first, found.last, found.why) == (513, 1024, "as fast")

@@ -476,7 +476,7 @@ def read_from_peers() -> dict[str, Any]:
         a, b = (distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in whole)
         made.append(toprung.distributed.matmul(a, b, out_placements=[Shard(0)], panel_bytes=panel_bytes))
         for operand in (a, b):
-            operand.to_local().fill_(float("nan"))  # the call has ended: it may be written into
+            operand.to_local().fill_(float("nan"))  # after the call operands may be overwritten
         held |= peers.opened.keys()
         del a, b, operand
         torch.cuda.empty_cache()

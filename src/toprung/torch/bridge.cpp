@@ -342,8 +342,8 @@ Taking* made_for(Range& range, int64_t size) {
     return made;
 }
 
-// Decide a product whose kind is new, or was met once: by a range that has its size, or else it is Python's if it was met with many
-// sizes, or again. Layers of one shape meet a new size several times in a step: calls that Python lets pass count for those, too.
+// Decide a product whose kind is new or was met once. A range that contains its size decides; else Python does, if the kind was met
+// with many sizes, or again. Layers of one shape meet a new size several times per step: Python's allowance of calls covers those.
 [[gnu::noinline]] Route fresh(State* state, Product& product, bool again) {
     bool passes = false;
     Range* range = nullptr;
@@ -647,14 +647,14 @@ EXPORTED void toprung_settle(const State* state, Count* count, int verdict, Taki
     shard.replace({pending->key, static_cast<Verdict>(verdict), count, taking, calls, 0});
 }
 
-// Return the axis along which the product for which this thread is in the Python kernel was met with many sizes, of which none of the
-// ranges has this one, and write the key of such products; -1 for none.
+// Return the axis along which this thread's product, now in the Python kernel, was met with many sizes, if no range contains its own;
+// write the key of products that differ along it. Return -1 if there is none.
 EXPORTED int toprung_axis(Key* kin) {
     return pending != nullptr && pending->axis >= 0 && kindred(*kin, *pending, pending->axis) ? pending->axis : -1;
 }
 
-// Remember ranges of sizes for products of a key; the first that has a size is its. With other sizes so many calls more are PyTorch's
-// before Python is asked.
+// Remember ranges of sizes for products of a key; the first that contains a size decides. Of other sizes the next ``calls`` calls are
+// left to PyTorch before Python is entered again.
 EXPORTED void toprung_cover(const State* state, const Key* kin, Range* const* ranges, int64_t count, int64_t calls) {
     Shard& shard = shard_of(*kin);
     const std::lock_guard<Lock> held(shard.lock);
