@@ -33,7 +33,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
     int k_blocks = alpha == 0.0f ? 0 : (K + 31) / 32;
 
     if (warpgroup >= CONSUMERS) {
-        if (warpgroup == CONSUMERS) { // copies what a tile reads, 32 of K at a time
+        if (warpgroup == CONSUMERS) { // the copier of A and B, 32 of K at a time
             fewer_registers<COPIER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 Place of = walk.place(tile);
