@@ -6,10 +6,7 @@ from toprung.tile import Tile
 RUNG = Rung(
     idea="one work-item per element",
     expects="nothing: this is where the ladder stands",
-    tiles={
-        "gpu": (Tile(BM=32, BN=32), Tile(BM=16, BN=16)),
-        "cpu": (Tile(BM=32, BN=32), Tile(BM=16, BN=16)),
-    },
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=32, BN=32), Tile(BM=16, BN=16))),
     published=Tile(BM=32, BN=32),
     space={"BM": (1, 4, 8, 16, 32), "BN": (8, 16, 32, 64)},
 )

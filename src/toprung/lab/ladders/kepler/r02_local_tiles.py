@@ -23,10 +23,7 @@ def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
 RUNG = Rung(
     idea="tiles in local memory",
     expects="BK times less global traffic; on a CPU local memory is ordinary memory, and the barriers only cost",
-    tiles={
-        "gpu": (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16)),
-        "cpu": (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16)),
-    },
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16))),
     local_bytes=two_tiles,
     shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32),

@@ -3,20 +3,7 @@
 from toprung.lab.bounds.banks import SharedAccesses
 from toprung.lab.ladders.kepler.r04_wide_types import ONE_VECTOR
 from toprung.lab.rung import Options, Rung
-from toprung.tile import Rule, Tile
-
-EQUAL_SHARES = (
-    Rule(
-        "LA · DM · DN · VA = BM · BK",
-        "every work-item fetches the same number of pieces of A's tile",
-        lambda t, d: t.LA * t.work_items * (t.VA or 1) == t.BM * (t.BK or 0),
-    ),
-    Rule(
-        "LB · DM · DN · VB = BK · BN",
-        "every work-item fetches the same number of pieces of B's tile",
-        lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
-    ),
-)
+from toprung.tile import EQUAL_SHARES, Tile
 
 
 def padded_tiles(tile: Tile) -> int:

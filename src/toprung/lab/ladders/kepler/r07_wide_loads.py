@@ -1,20 +1,12 @@
 """Rung 7: tiles loaded VA and VB floats at a time."""
 
+from dataclasses import replace
+
 from toprung.lab.bounds.banks import SharedAccesses
 from toprung.lab.ladders.kepler.r02_local_tiles import two_tiles
-from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.rung import Options, Rung
+from toprung.lab.ladders.kepler.r06_register_tiles import RUNG as BEFORE
+from toprung.lab.rung import Options
 from toprung.tile import Tile
-
-TILES = {
-    "gpu": (Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4),),
-    "cpu": (Tile(BM=32, BN=32, BK=64, TM=8, TN=32, VA=8, VB=16), Tile(BM=32, BN=256, BK=32, TM=8, TN=16, VA=8, VB=16)),
-}
-PUBLISHED = Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4)
-SPACE = {
-    "BM": (32, 64, 128), "BN": (32, 64, 128), "BK": (8, 16, 32, 64), "TM": (4, 8), "TN": (4, 8, 16, 32), "VA": (1, 4, 8),
-    "VB": (4, 16),
-}  # fmt: skip
 
 
 def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
@@ -29,15 +21,19 @@ def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
     return a + b, [(at * va, va) for at in own[: t.LA]] + [(at * vb, vb) for at in own[: t.LB]]
 
 
-RUNG = Rung(
+RUNG = replace(
+    BEFORE,
     idea="wide loads, register tiles",
     expects="a quarter of the load and store instructions at width 4",
-    tiles=TILES,
+    tiles={
+        "gpu": (Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4),),
+        "cpu": (Tile(BM=32, BN=32, BK=64, TM=8, TN=32, VA=8, VB=16), Tile(BM=32, BN=256, BK=32, TM=8, TN=16, VA=8, VB=16)),
+    },
     local_bytes=two_tiles,
     shared_accesses=shared_accesses,
-    published=PUBLISHED,
-    rules=EQUAL_SHARES,
-    space=SPACE,
-    whole="ABC",
-    transposed="A",
-)
+    published=Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4),
+    space={
+        "BM": (32, 64, 128), "BN": (32, 64, 128), "BK": (8, 16, 32, 64), "TM": (4, 8), "TN": (4, 8, 16, 32), "VA": (1, 4, 8),
+        "VB": (4, 16),
+    },
+)  # fmt: skip

@@ -1,12 +1,11 @@
 """Rung 8: rung 7 with what one family of GPUs offers beyond the language, each behind a switch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from toprung.device import Device
-from toprung.lab.ladders.kepler.r02_local_tiles import two_tiles
-from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES, shared_accesses
-from toprung.lab.rung import Rung, Switch
+from toprung.lab.ladders.kepler.r07_wide_loads import RUNG as BEFORE
+from toprung.lab.rung import Switch
 from toprung.tile import Rule
 
 
@@ -18,17 +17,10 @@ def _shuffle(device: Device) -> str:
     return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
 
 
-RUNG = Rung(
+RUNG = replace(
+    BEFORE,
     idea="GPU specifics, switchable",
     expects="read-only loads some 7 % on Kepler, nothing where all loads take that way; shuffles cost instructions",
-    tiles=TILES,
-    local_bytes=two_tiles,
-    shared_accesses=shared_accesses,
-    published=PUBLISHED,
-    rules=EQUAL_SHARES,
-    space=SPACE,
-    whole="ABC",
-    transposed="A",
     switches=(
         Switch("READ_ONLY", "tiles are loaded through the read-only cache", _needs_cuda("OpenCL C has no read-only load")),
         Switch(

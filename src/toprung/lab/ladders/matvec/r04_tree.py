@@ -1,10 +1,11 @@
 """Rung 4: partial sums added in a tree over neighbours."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from toprung.lab.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES
-from toprung.lab.rung import Options, Rung
-from toprung.tile import POWER_OF_TWO, Tile, partial_sums
+from toprung.lab.ladders.matvec.r03_coalesced import RUNG as BEFORE
+from toprung.lab.rung import Options
+from toprung.tile import POWER_OF_TWO, Tile
 
 
 def tree(tile: Tile, options: Options) -> Mapping[str, float]:
@@ -13,13 +14,10 @@ def tree(tile: Tile, options: Options) -> Mapping[str, float]:
     return {"shared": levels, "FADD": levels, "barrier": levels + 2}
 
 
-RUNG = Rung(
+RUNG = replace(
+    BEFORE,
     idea="tree reduction",
     expects="log2(DN) steps in place of DN at every row's end: three times at 1100 elements a row, little at 32768",
-    tiles=TILES,
-    local_bytes=partial_sums,
     waits=tree,
-    published=PUBLISHED,
     rules=(POWER_OF_TWO,),
-    space=SPACE,
 )

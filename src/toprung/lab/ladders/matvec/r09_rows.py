@@ -3,13 +3,6 @@
 from toprung.lab.rung import SHUFFLE, Rung
 from toprung.tile import POWER_OF_TWO, TEAM_IN_SUBGROUP, Rule, Tile, partial_sums
 
-RULES = (
-    POWER_OF_TWO,
-    TEAM_IN_SUBGROUP,
-    Rule("TN = VEC", "a work-item takes one vector of each row a turn", lambda t, d: t.TN == t.VEC),
-)
-SPACE = {"BM": (4, 8, 16, 32), "BN": (16, 32, 64, 128), "TM": (1, 2, 4, 8), "TN": (1, 4, 8, 16), "VEC": (1, 4, 8, 16)}
-
 RUNG = Rung(
     idea="rows per work-group",
     expects="short rows keep a team busy (1100 elements are 9 turns of 32 lanes) and no barrier is left: 1.1 to 1.5 times at 1100 "
@@ -19,8 +12,12 @@ RUNG = Rung(
         "cpu": (Tile(BM=16, BN=16, TM=4, TN=16, VEC=16), Tile(BM=64, BN=64, TM=4, TN=4, VEC=4)),
     },
     local_bytes=partial_sums,
-    rules=RULES,
-    space=SPACE,
+    rules=(
+        POWER_OF_TWO,
+        TEAM_IN_SUBGROUP,
+        Rule("TN = VEC", "a work-item takes one vector of each row a turn", lambda t, d: t.TN == t.VEC),
+    ),
+    space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64, 128), "TM": (1, 2, 4, 8), "TN": (1, 4, 8, 16), "VEC": (1, 4, 8, 16)},
     whole="x",
     switches=(SHUFFLE,),
 )

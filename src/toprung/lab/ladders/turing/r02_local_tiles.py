@@ -4,13 +4,6 @@ from toprung.lab.bounds.banks import SharedAccesses
 from toprung.lab.rung import Options, Rung
 from toprung.tile import Rule, Tile
 
-SQUARE = Rule("BM = BN = BK", "each work-item packs one element of each tile", lambda t, d: t.BM == t.BN == t.BK)
-TILES = {
-    "gpu": (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16)),
-    "cpu": (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16)),
-}
-SPACE = {"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)}
-
 
 def tiles_bytes(tile: Tile) -> int:
     """Bytes of As, with its padding, and Bs."""
@@ -27,11 +20,11 @@ RUNG = Rung(
     idea="tiles in local memory",
     expects="BK times less global traffic; but neighbouring work-items read Bs BK floats apart, all out of one bank, and the "
     "caches of today's GPUs serve rung 1 well: a loss there",
-    tiles=TILES,
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=32, BN=32, BK=32), Tile(BM=16, BN=16, BK=16))),
     local_bytes=tiles_bytes,
     shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32),
-    rules=(SQUARE,),
-    space=SPACE,
+    rules=(Rule("BM = BN = BK", "each work-item packs one element of each tile", lambda t, d: t.BM == t.BN == t.BK),),
+    space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
     whole="ABC",
 )

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from toprung.lab.bounds.banks import SharedAccesses
-from toprung.lab.ladders.turing.r02_local_tiles import SPACE, SQUARE, TILES, tiles_bytes
-from toprung.lab.rung import Options, Rung
+from toprung.lab.ladders.turing.r02_local_tiles import RUNG as TILED
+from toprung.lab.rung import Options
 from toprung.tile import Tile
 
 
@@ -18,14 +18,12 @@ def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
     return loads, a + [(at, vec) for at in own[: t.LB // vec]]
 
 
-RUNG = Rung(
+RUNG = replace(
+    TILED,
     idea="no bank conflicts",
     expects="reads of Bs 32 times as fast, so the arithmetic decides: two to five times; without the padding of As half of that",
-    tiles={kind: tuple(replace(t, PADA=1) for t in tiles) for kind, tiles in TILES.items()},
-    local_bytes=tiles_bytes,
+    tiles={kind: tuple(replace(t, PADA=1) for t in tiles) for kind, tiles in TILED.tiles.items()},
     shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32, PADA=0),
-    rules=(SQUARE,),
-    space={**SPACE, "PADA": (0, 1)},
-    whole="ABC",
+    space={**TILED.space, "PADA": (0, 1)},
 )

@@ -5,8 +5,11 @@ from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
 from toprung.lab.rung import Options, Rung
 from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
 
-WHOLE_LOADS = divides("BK", "VA", "a load of A takes VA elements of one row of the tile")
-ALIGNED_ROWS = divides("PADA", "VA", "every row of As must begin where a vector may")
+WHOLE_VECTORS = (
+    divides("BK", "VA", "a load of A takes VA elements of one row of the tile"),
+    divides("PADA", "VA", "every row of As must begin where a vector may"),
+    *EQUAL_SHARES,
+)
 
 
 def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
@@ -35,9 +38,7 @@ RUNG = Rung(
     rules=(
         Rule("TM = VA", "a work-item owns one vector of rows", lambda t, d: t.TM == t.VA),
         Rule("TN = VB", "and one of columns", lambda t, d: t.TN == t.VB),
-        WHOLE_LOADS,
-        ALIGNED_ROWS,
-        *EQUAL_SHARES,
+        *WHOLE_VECTORS,
     ),
     space={
         "BM": (16, 32, 64), "BN": (32, 64), "BK": (8, 16, 32), "TM": (1, 2, 4), "TN": (4, 8, 16), "VA": (1, 2, 4),

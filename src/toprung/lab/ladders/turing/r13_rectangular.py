@@ -1,12 +1,12 @@
 """Rung 13: a thread tile twice as wide as it is high."""
 
-from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
-from toprung.lab.ladders.turing.r09_warp_tiles import RULES, SPACE
-from toprung.lab.ladders.turing.r11_double_buffer import two_buffers
-from toprung.lab.rung import Rung
+from dataclasses import replace
+
+from toprung.lab.ladders.turing.r12_boustrophedon import RUNG as BEFORE
 from toprung.tile import Tile
 
-RUNG = Rung(
+RUNG = replace(
+    BEFORE,
     idea="8×16 thread tile",
     expects="0.19 local reads a multiplication in place of 0.25, a block twice as large and half the turns: 1.05 to 1.1 times at "
     "sizes that fill the device, a loss at small ones",
@@ -17,10 +17,6 @@ RUNG = Rung(
         ),
         "cpu": (Tile(BM=32, BN=32, BK=8, WM=16, WN=32, TM=8, TN=16, VA=4, VB=16, PADA=4),),
     },
-    local_bytes=two_buffers,
-    shared_accesses=shared_accesses,
-    rules=RULES,
-    space={**SPACE, "BN": (64, 128, 256), "BK": (8, 16), "WN": (64, 128), "TN": (8, 16)},
-    whole="ABC",
-    made_for="gpu",
+    switches=(),
+    space={**BEFORE.space, "BN": (64, 128, 256), "BK": (8, 16), "WN": (64, 128), "TN": (8, 16)},
 )

@@ -11,7 +11,7 @@ CHECKS = Switch(
 RUNG = Rung(
     idea="one invocation per element",
     expects="nothing: this is where the ladder stands",
-    tiles={"gpu": (Tile(BM=16, BN=16),), "cpu": (Tile(BM=16, BN=16),)},
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=16, BN=16),)),
     switches=(CHECKS,),
     space={"BM": (1, 4, 8, 16), "BN": (8, 16, 32, 64)},
 )

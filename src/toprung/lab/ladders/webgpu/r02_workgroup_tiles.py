@@ -3,8 +3,6 @@
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
-SQUARE = Rule("BM = BN = BK", "each invocation stages elements of both tiles at its own place", lambda t, d: t.BM == t.BN == t.BK)
-
 
 def two_tiles(tile: Tile) -> int:
     """Bytes of As and Bs."""
@@ -14,9 +12,11 @@ def two_tiles(tile: Tile) -> int:
 RUNG = Rung(
     idea="tiles in workgroup memory",
     expects="BK times fewer reads of buffers; on a CPU workgroup memory is ordinary memory, and the barriers only cost",
-    tiles={"gpu": (Tile(BM=16, BN=16, BK=16),), "cpu": (Tile(BM=16, BN=16, BK=16),)},
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=16, BN=16, BK=16),)),
     local_bytes=two_tiles,
-    rules=(SQUARE,),
+    rules=(
+        Rule("BM = BN = BK", "each invocation stages elements of both tiles at its own place", lambda t, d: t.BM == t.BN == t.BK),
+    ),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
     whole="ABC",
 )

@@ -14,10 +14,7 @@ def padded_tiles(tile: Tile) -> int:
 RUNG = Rung(
     idea="A transposed, rectangular tiles",
     expects="little by itself, and A's loads lose their width: it frees BK, which the next rungs need",
-    tiles={
-        "gpu": (Tile(BM=64, BN=64, BK=16, TM=8, TN=4, VEC=4, VB=4, PADA=1),),
-        "cpu": (Tile(BM=64, BN=64, BK=16, TM=8, TN=4, VEC=4, VB=4, PADA=1),),
-    },
+    tiles=dict.fromkeys(("gpu", "cpu"), (Tile(BM=64, BN=64, BK=16, TM=8, TN=4, VEC=4, VB=4, PADA=1),)),
     local_bytes=padded_tiles,
     rules=(ONE_VECTOR, *EQUAL_SHARES),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": (1, 2, 4, 8), "PADA": (0, 1)},
