@@ -55,7 +55,7 @@ from toprung.errors import LaunchError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
-from toprung.kernels.base import SearchedFamily
+from toprung.kernels.base import SearchedFamily, candidates
 from toprung.kernels.build import is_kept
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
@@ -340,7 +340,7 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
         return
     if (how != "any" and one.supports(device, desc)) or (how == "one" and not desc.trans_b):
         return
-    tried: Any = one.candidates(device, desc)
+    tried: Any = candidates(one, device, desc)
     if how == "any":  # legal points of the axes, also of a product so small that the family has none
         searched = isinstance(one, SearchedFamily)
         large = replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096)

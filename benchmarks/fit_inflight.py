@@ -109,7 +109,7 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
         medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
         for family, weighed in WEIGHED.items():
-            for config in cost.configs(weighed(desc, UNITS)):
+            for config in itertools.starmap(cost.with_parts, weighed(desc, UNITS)):
                 seconds = medians.get(f"{family} {config}", medians.get(str(config)) if family == "hopper_inflight" else None)
                 if seconds and seconds < WORST * min(medians.values()):
                     tested = held_out(f"{row['size']} {row['layout']}")
@@ -147,7 +147,7 @@ def use(values: NDArray[np.float64]) -> dict[str, Any]:
 def logs(of: list[Sample]) -> NDArray[np.float64]:
     """Return the logarithms of predicted over measured seconds."""
     times = (
-        (SGEMM.cost(HOPPER, s.desc, s.config) if s.family == SGEMM.name else cost.seconds(s.desc, s.config, UNITS), s.seconds)
+        (SGEMM.cost(HOPPER, s.desc, s.config) if s.family == SGEMM.name else cost.alone(s.desc, s.config, UNITS)[0], s.seconds)
         for s in of
     )
     return np.array([math.log(predicted / measured) for predicted, measured in times])

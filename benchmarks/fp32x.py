@@ -34,6 +34,7 @@ from toprung.backends.base import Source
 from toprung.dispatch.heuristic import slower_than_fp32
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
+from toprung.kernels.base import candidates
 from toprung.kernels.build import source_kernel
 from toprung.kernels.registry import family
 from toprung.lab import baselines
@@ -51,7 +52,7 @@ FP32X, IN_FLIGHT = family("hopper_fp32x"), family("hopper_inflight")
 
 def launches(session, desc):
     """Launches of a product with both operands split beforehand, in the cost model's block and slices."""
-    (config,) = FP32X.candidates(session.device, desc)
+    (config,) = candidates(FP32X, session.device, desc)
     return FP32X.compile(session, desc, config)
 
 
@@ -127,7 +128,7 @@ class InFlight:
         device, desc = placed.session.device, placed.operands.problem.desc
         if reason := IN_FLIGHT.supports(device, desc):
             raise Unsupported(reason)
-        self.config = min(IN_FLIGHT.candidates(device, desc), key=lambda config: IN_FLIGHT.cost(device, desc, config))
+        self.config = min(candidates(IN_FLIGHT, device, desc), key=lambda config: IN_FLIGHT.cost(device, desc, config))
         return Toprung(candidate=Candidate(IN_FLIGHT, self.config)).prepare(placed)
 
     def describe(self, device):

@@ -24,7 +24,7 @@ from toprung.errors import ToprungError
 from toprung.gemm.classes import FEW, class_of, is_skinny
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.base import TileConfig
+from toprung.kernels.base import TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors, width_of_c
 from toprung.kernels.hopper_sgemm.config import VARIANTS
 from toprung.kernels.hopper_sgemm.cost import predicted, unfit
@@ -134,7 +134,7 @@ def clusters(device, desc, rng):
     """Tiles with their slices in clusters: those that the model likes best, and a few by chance."""
     if CLUSTER.supports(device, desc):
         return []
-    costs = {config: CLUSTER.cost(device, desc, config) for config in CLUSTER.candidates(device, desc)}
+    costs = {config: CLUSTER.cost(device, desc, config) for config in candidates(CLUSTER, device, desc)}
     best = {}
     for config in sorted(costs, key=costs.__getitem__):
         best.setdefault(replace(config.tile, SPLIT_K=None), config)
@@ -183,7 +183,7 @@ def skinny(device, desc, rng):
     found = [made(first), *(made(drawn_point()) for _ in range(CHANCE_TEAMS))]
     for kernels in (SKINNY, IN_CLUSTERS):
         if not kernels.supports(device, desc):
-            listed_ones = list(kernels.candidates(device, desc))
+            listed_ones = list(candidates(kernels, device, desc))
             found += [Candidate(kernels, c) for c in rng.sample(listed_ones, min(LISTED_TEAMS, len(listed_ones)))]
             found += [made(drawn_point(), rng.choice(SLICES)) for _ in range(CHANCE_TEAMS if kernels is IN_CLUSTERS else 0)]
     return list(dict.fromkeys(candidate for candidate in found if candidate is not None))

@@ -26,7 +26,7 @@ from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import is_skinny
-from toprung.kernels.base import TileConfig
+from toprung.kernels.base import TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.record import RECORDS
@@ -80,7 +80,7 @@ def pack(desc, block, device, slices):
 def weighed(device, desc):
     """The blocks that selection weighs, in one slice."""
     if device.kind == "gpu":
-        return [Candidate(TILED, config) for config in TILED.candidates(device, desc) if config.slices == 1]
+        return [Candidate(TILED, config) for config in candidates(TILED, device, desc) if config.slices == 1]
     a, b, _ = desc.widths
     tiles = (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"])
     return [pack(desc, Block(tile, 1.0, ahead=0), device, 1) for tile in tiles if RECORD.allows(tile, (), device)]

@@ -23,6 +23,7 @@ from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.dispatch import ranking
 from toprung.gemm.lowering import Layout, lower
+from toprung.kernels.base import candidates
 from toprung.kernels.registry import families
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -128,7 +129,7 @@ def predicted(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> dict[str, 
         order = ranking.ranked(device, desc, precision)
         found[name] = order[0].seconds if order else None
     theirs = next(f for f in families() if f.name == "cublas")
-    found["cublas"] = min((theirs.cost(device, desc, c) for c in theirs.candidates(device, desc)), default=None)
+    found["cublas"] = min((theirs.cost(device, desc, c) for c in candidates(theirs, device, desc)), default=None)
     return found
 
 

@@ -7,6 +7,7 @@ import once
 from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.record import kernel_source
 from toprung.kernels.registry import families
 from toprung.lab.rung import ladder, ladder_names
@@ -40,7 +41,7 @@ def main() -> None:
         for family in families():
             if not family.own or family.supports(H200, desc):
                 continue
-            best = sorted(family.candidates(H200, desc), key=lambda config: family.cost(H200, desc, config))[:2]
+            best = sorted(candidates(family, H200, desc), key=lambda config: family.cost(H200, desc, config))[:2]
             for config in best:
                 for source in family.sources(H200, desc, config):
                     if str(source) in compiled:

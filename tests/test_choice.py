@@ -29,7 +29,7 @@ from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
-from toprung.kernels.base import MOST, KernelConfig, KernelFamily
+from toprung.kernels.base import MOST, KernelConfig, KernelFamily, candidates
 from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
 from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
@@ -255,7 +255,7 @@ def test_cublas_is_weighed_by_tiles_that_are_legal() -> None:
 def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
     # a work-group of half as many work-items, which has a multiprocessor to itself, does not take as long as the whole one
     call = Gemm(561, 41, 380, trans="NT").desc  # one of the record's
-    legal: list[Any] = list(family("tiled").candidates(H200, call))
+    legal: list[Any] = list(candidates(family("tiled"), H200, call))
     half, whole = (
         next(one.tile for one in legal if (one.tile.BM, one.tile.BN, one.tile.BK) == size and one.slices == 1)
         for size in ((16, 16, 32), (16, 32, 32))
@@ -460,7 +460,7 @@ def test_many_small_products_are_split_in_flight(trans: str) -> None:
 
 def sgemm_seconds(desc: Desc) -> float:
     """The cost model's time of Hopper's plain fp32 kernel."""
-    (config,) = family("hopper_sgemm").candidates(HOPPER, desc)
+    (config,) = candidates(family("hopper_sgemm"), HOPPER, desc)
     return family("hopper_sgemm").cost(HOPPER, desc, config)
 
 
@@ -603,7 +603,7 @@ def test_candidates_weighed_together_have_the_costs_that_each_has_alone(name: st
         layout, batch = draw.choice(golden.LAYOUTS), draw.choice((1, 1, 3, 40))
         desc = golden.gemm(m, n, k, layout, batch, pad=draw.choice((0, 0, 1, 2)), align=draw.choice((4, 4, 1, 2)))
         if not one.supports(HOPPER, desc):
-            alone = sorted(one.cost(HOPPER, desc, c) for c in one.candidates(HOPPER, desc))
+            alone = sorted(one.cost(HOPPER, desc, c) for c in candidates(one, HOPPER, desc))
             together = sorted(one.weighed(HOPPER, desc), key=lambda found: found[0])
             assert [seconds for seconds, _ in together] == pytest.approx(alone[:MOST], rel=1e-12), desc
             assert all(one.cost(HOPPER, desc, c) == pytest.approx(seconds, rel=1e-12) for seconds, c in together), desc

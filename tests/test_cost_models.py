@@ -23,7 +23,7 @@ from toprung.backends import nvrtc
 from toprung.dispatch.heuristic import select_own
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
-from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.base import KernelConfig, KernelFamily, candidates
 from toprung.kernels.hopper_fp32x import cost as inflight
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.hopper_sgemm import cost as sgemm
@@ -63,7 +63,7 @@ STILL = {
 def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
     """Return each family with each product and the candidates for it, those of libraries that are not here, too."""
     pairs = [(f, desc) for f in families() if f.memory == "device" for desc in DESCS]
-    return [(f, d, list(f.candidates(HOPPER, d))) for f, d in pairs if not f.supports(HOPPER, d) or not f.own]
+    return [(f, d, list(candidates(f, HOPPER, d))) for f, d in pairs if not f.supports(HOPPER, d) or not f.own]
 
 
 def seconds() -> dict[Any, float]:

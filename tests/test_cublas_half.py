@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,9 +46,6 @@ class Doubled(KernelFamily):
     def supports(self, device: Device, desc: Desc) -> str:
         assert isinstance(desc, GemmDesc) and (desc.type_a, desc.type_b) == ("float16", "float16")
         return ""
-
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         return 1e-9

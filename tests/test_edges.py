@@ -21,6 +21,7 @@ from toprung.dispatch.selection import Candidate
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Copy, Program
+from toprung.kernels.base import candidates
 from toprung.kernels.registry import family
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
@@ -43,7 +44,7 @@ def made(name: str, session: Session, desc: GemmDesc, slices: int = 1, stages: i
         problem = Gemm(desc.M, desc.N, desc.K, trans=desc.trans)
         return chosen(session, problem)
     found = family(name if name == "plain" else "skinny")
-    return Candidate(found, next(iter(found.candidates(session.device, desc))))
+    return Candidate(found, next(iter(candidates(found, session.device, desc))))
 
 
 def multiplied(session: Session, desc: GemmDesc, candidate: Candidate, positive: bool = False) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels import blocks, helpers, launch
-from toprung.kernels.base import TileConfig
+from toprung.kernels.base import TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS, Block, block_like
 from toprung.kernels.helpers import ADD
 from toprung.kernels.plain import family as plain
@@ -149,7 +149,7 @@ def run_short(session: Session, problem: Problem) -> Candidate:
     """Run a problem by the first candidate of the family for short sides."""
     found = family("skinny")
     assert not found.supports(session.device, problem.desc)
-    candidate = Candidate(found, next(iter(found.candidates(session.device, problem.desc))))
+    candidate = Candidate(found, next(iter(candidates(found, session.device, problem.desc))))
     run(session, problem, candidate)
     return candidate
 
@@ -461,7 +461,7 @@ def test_no_candidate_spills(block: Block) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
-        for config in tiled.FAMILY.candidates(H200, Gemm(M, N, K, trans=trans, batch=1 if block.chained else 2).desc):
+        for config in candidates(tiled.FAMILY, H200, Gemm(M, N, K, trans=trans, batch=1 if block.chained else 2).desc):
             tile = config.tile
             if config.slices > 1 or block_like(tile) != block:
                 continue
@@ -593,7 +593,7 @@ def test_errors_of_long_sums_grow_with_the_chain_and_not_with_k(session: Session
     """Sums of positive numbers: one chain of multiply-adds errs several times as much."""
     problem = Gemm(200, 3, 6000) if kernel == "skinny" else Gemm(40, 44, 6000)
     found = family(kernel)
-    candidate = Candidate(found, next(iter(found.candidates(session.device, problem.desc))))
+    candidate = Candidate(found, next(iter(candidates(found, session.device, problem.desc))))
     operands = hostile(problem, "positive")
     a, b = (operands.matrices[name] for name in "AB")
     chain = np.zeros((problem.M, problem.N), np.float32)

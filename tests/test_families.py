@@ -28,7 +28,7 @@ from toprung.errors import UnknownName
 from toprung.execute.verify import small_problem
 from toprung.gemm.desc import GemmDesc, GemvDesc, described
 from toprung.kernels import registry
-from toprung.kernels.base import FieldsConfig, KernelConfig, KernelFamily, SearchedFamily, parameter
+from toprung.kernels.base import FieldsConfig, KernelConfig, KernelFamily, SearchedFamily, candidates, parameter
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
@@ -213,7 +213,7 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
         for desc in descs():
             if one.supports(device, desc):
                 continue
-            for config in list(one.candidates(device, desc))[:3]:
+            for config in list(candidates(one, device, desc))[:3]:
                 taken += 1
                 assert isinstance(config, KernelConfig) and hash(config) == hash(config)
                 assert one.cost(device, desc, config) >= 0  # NaN is no time
@@ -294,7 +294,7 @@ def test_a_test_problem_allows_accesses_as_wide_as_the_products(one: KernelFamil
     products = [golden.gemm(*s) for s in ((1, 4096, 4096), (4096, 1, 4096), (1024, 1024, 2048), (16384, 16384, 16384))]
     products += [golden.gemm(m, 4096, 4096, trans) for m in (8, 512) for trans in ("NT", "TN", "TT")]
     for desc in (*products, *(GemvDesc(4096, 4096, trans, align_a=4, align_x=4) for trans in (False, True))):
-        for config in () if one.supports(device, desc) else one.candidates(device, desc):
+        for config in () if one.supports(device, desc) else candidates(one, device, desc):
             problem, _ = small_problem(desc, Candidate(one, config), 1.0, 0.0)
             small = described(problem.describe())
             small = replace(small, **{name: 4 for name in ("align_a", "align_b", "align_c", "align_x") if hasattr(small, name)})
@@ -329,7 +329,7 @@ def test_selection_is_the_least_cost_of_all_that_support_a_product() -> None:
                 (one.name, str(config)): one.cost(device, desc, config)
                 for one in families()
                 if (one.own, one.precision, one.memory) == (True, "fp32", "device") and not one.supports(device, desc)
-                for config in one.candidates(device, desc)
+                for config in candidates(one, device, desc)
             }
             assert costs[taken.family.name, str(taken.config)] == min(costs.values()) == ranking.ranked(device, desc)[0].seconds
 

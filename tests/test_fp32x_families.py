@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -17,9 +18,10 @@ from toprung.backends import cublas
 from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.hopper_fp32x import cost
 from toprung.kernels.hopper_fp32x.config import in_flight, tiles
-from toprung.kernels.hopper_fp32x.cost import CLUSTERED, configs, in_slices, places, seconds
+from toprung.kernels.hopper_fp32x.cost import CLUSTERED, alone, in_slices, places
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
 from toprung.kernels.hopper_fp32x.family import PRESPLIT
@@ -52,11 +54,11 @@ def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
 
 
 def test_long_rows_of_b_take_a_launch_longer_to_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = next(c for c in PRESPLIT.candidates(H200, gemm(208, 256, 41240, "TT")) if c.BN == 64 and c.SLICES == 8)
+    config = next(c for c in candidates(PRESPLIT, H200, gemm(208, 256, 41240, "TT")) if c.BN == 64 and c.SLICES == 8)
     depths = 4096, 8192, 40960
 
     def seconds_of() -> list[float]:
-        return [cost.seconds(gemm(208, 256, K, "TT"), config, 132) for K in depths]
+        return [cost.alone(gemm(208, 256, K, "TT"), config, 132)[0] for K in depths]
 
     monkeypatch.setattr(cost.PRESPLIT, "before", math.inf)  # the product's launch splits B
     whole = seconds_of()
@@ -107,9 +109,9 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in cost.configs(cost.in_parts(desc, H200.compute_units)):
+        for config in itertools.starmap(cost.with_parts, cost.in_parts(desc, H200.compute_units)):
             if took := one["microseconds"].get(str(config)):
-                ratios[desc, config.k_parts, str(config)] = 1e6 * cost.seconds(desc, config, H200.compute_units) / took
+                ratios[desc, config.k_parts, str(config)] = 1e6 * cost.alone(desc, config, H200.compute_units)[0] / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03
     assert all(0.7 < ratio < 1.5 for ratio in ratios.values()), ratios
     many = [ratio for (_, parts, _), ratio in ratios.items() if parts > 50]
@@ -151,12 +153,12 @@ def test_what_a_store_says_of_one_family_it_does_not_say_of_another(stored: Stor
 
 def test_a_family_that_was_not_measured_is_taken_where_it_is_clearly_faster(stored: Store) -> None:  # noqa: F811
     problem = Gemm(256, 256, 256, batch=64)
-    (config,) = BEFOREHAND.candidates(H200, problem.desc)
+    (config,) = candidates(BEFOREHAND, H200, problem.desc)
     made = config.encode()
     stored.add(entry(H200, problem, "hopper_fp32x", Tile(**made["tile"]), 1e-4, options=made["options"]))
     found = select(H200, problem.desc, True, "fp32x")
     assert found.family is IN_FLIGHT and any("not measured there" in why for _, why in found.passed_over)
-    other = next(c for c in IN_FLIGHT.candidates(H200, problem.desc) if c.BN == 64).encode()
+    other = next(c for c in candidates(IN_FLIGHT, H200, problem.desc) if c.BN == 64).encode()
     stored.add(entry(H200, problem, "hopper_inflight", Tile(**other["tile"]), 2e-4, options=other["options"]))
     assert select(H200, problem.desc, True, "fp32x").family is BEFOREHAND, "both were measured"
 
@@ -164,7 +166,7 @@ def test_a_family_that_was_not_measured_is_taken_where_it_is_clearly_faster(stor
 def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store) -> None:  # noqa: F811
     """Split beforehand took longer than plain fp32; in flight, not measured, should not; then it is the one that runs."""
     problem = Gemm(1024, 1024, 1024)
-    (config,) = BEFOREHAND.candidates(H200, problem.desc)
+    (config,) = candidates(BEFOREHAND, H200, problem.desc)
     made = config.encode()
     stored.add(
         entry(H200, problem, "hopper_fp32x", Tile(**made["tile"]), 2e-5, options=made["options"]),
@@ -175,12 +177,12 @@ def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store
 
 @pytest.mark.parametrize("desc", [gemm(64, 256, 7168, "NT"), batch(64, 256, 256, 256), gemm(4096, 4096, 4096)], ids=str)
 def test_more_work_takes_no_less_time(desc: Any) -> None:
-    for config in configs(in_slices(desc, 132)):
+    for config, _ in in_slices(desc, 132):
         more = (
             dataclasses.replace(desc, K=2 * desc.K, lda=0, ldb=0),
             dataclasses.replace(desc, batch=9 * desc.batch, stride_c=1 << 24),
         )
-        times = [seconds(d, config, 132) for d in (desc, *more)]
+        times = [alone(d, config, 132)[0] for d in (desc, *more)]
         assert 2e-6 < times[0] <= min(times[1:])
         assert config.SLICES in CLUSTERED and places(132)[config.SLICES] % config.SLICES == 0
 
@@ -189,7 +191,7 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
 @pytest.mark.parametrize("desc", [gemm(512, 512, 512), gemm(64, 448, 8192), gemm(43, 204, 72848), batch(16, 36, 300, 268)], ids=str)
 def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int) -> None:
     """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
-    found = [c for c in configs(in_slices(desc, units)) if c.most > 1]
+    found = [c for c, _ in in_slices(desc, units) if c.most > 1]
     for config in found:
         blocks = tiles(desc, config) * config.SLICES
         room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
@@ -200,10 +202,10 @@ def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int
 
 
 def test_clusters_are_weighed_while_there_is_room() -> None:
-    slices = {c.SLICES for c in configs(in_slices(gemm(64, 256, 7168, "NT"), 132))}
+    slices = {c.SLICES for c, _ in in_slices(gemm(64, 256, 7168, "NT"), 132)}
     assert slices == {1, 2, 4, 8, 16}
     for units, most in ((132, 16), (114, 8)):
-        assert max(c.SLICES for c in configs(in_slices(gemm(64, 256, 7168, "NT"), units)) if c.resident == 1) == most
-    assert {c.SLICES for c in configs(in_slices(gemm(4096, 4096, 4096), 132))} == {1}
+        assert max(c.SLICES for c, _ in in_slices(gemm(64, 256, 7168, "NT"), units) if c.resident == 1) == most
+    assert {c.SLICES for c, _ in in_slices(gemm(4096, 4096, 4096), 132)} == {1}
     ours, plain = ranking.against_fp32(H200, gemm(256, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain

@@ -29,7 +29,8 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported
 from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig
+from toprung.kernels.hopper import SHARED_BYTES
+from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import most_slices, product_times
 from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches

@@ -15,9 +15,9 @@ from hopper_on_cpu import aligned
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper import SHARED_BYTES, ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, SHARED_BYTES, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, Fp32xConfig, tiles
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported

@@ -27,6 +27,7 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import IllegalTile
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_sgemm.config import (
     ADDED_ROWS,
@@ -397,7 +398,7 @@ def test_the_library_names_it() -> None:
 )
 def test_a_small_c_is_weighed_where_k_is_deep(shape: tuple[int, int, int], weighed: bool) -> None:
     one, place, desc = family("hopper_sgemm"), device(), GemmDesc(*shape, align_a=4, align_b=4, align_c=4)
-    assert bool(list(one.candidates(place, desc))) == bool(one.space(place, desc)) == weighed
+    assert bool(list(candidates(one, place, desc))) == bool(one.space(place, desc)) == weighed
     if weighed and shape[2] > 1024:
         assert select(place, desc).candidate.kernel == "hopper_sgemm"
 

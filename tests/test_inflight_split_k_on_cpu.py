@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, clos
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
-from toprung.kernels.hopper_fp32x.cost import SHORTEST, configs, in_parts
+from toprung.kernels.hopper_fp32x.cost import SHORTEST, in_parts, with_parts
 from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
 from toprung.kernels.hopper_fp32x.sizes import depth_of
 
@@ -134,7 +135,7 @@ def test_no_part_that_is_weighed_is_empty_or_short() -> None:
     for K in (512, 600, 4096, 61981, 262144, 1 << 24):
         for M, N in ((256, 256), (40, 1000), (1405, 399)):
             desc = GemmDesc(M, N, K)
-            for config in configs(in_parts(desc, 132)):
+            for config in itertools.starmap(with_parts, in_parts(desc, 132)):
                 assert config.k_parts > 1 and (config.k_parts - 1) * depth_of(K, config.k_parts) < K, (desc, config)
                 assert depth_of(K, config.k_parts) >= SHORTEST, (desc, config)
                 assert config == in_flight(k_parts=2).decode(**{name: dict(what) for name, what in config.encode().items()})

@@ -21,6 +21,7 @@ from toprung.execute.executor import Executor
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Layout, lower
 from toprung.gemm.overlap import span
+from toprung.kernels.base import candidates
 from toprung.kernels.hopper_fp32x.config import on_words
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.oracle.check import GUARD, Oracle, hostile
@@ -216,5 +217,5 @@ def test_two_products_take_less_than_three() -> None:
     family = select(H200, plain, True, "fp32x").family
     halves = mixed.select(H200, ROUTER, "fp32x")
     assert isinstance(halves, Selection)
-    seconds = min(family.cost(H200, plain, c) for c in family.candidates(H200, plain))
+    seconds = min(family.cost(H200, plain, c) for c in candidates(family, H200, plain))
     assert family.name == "hopper_presplit" and family.cost(H200, ROUTER, halves.config) < 0.9 * seconds

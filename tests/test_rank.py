@@ -21,6 +21,7 @@ from test_choice import H200, problems
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BadRecord, Unsupported
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.registry import families, family
 from toprung.kernels.tiled.family import draws
 from toprung.lab.bounds.arch import vendor_figures
@@ -284,7 +285,7 @@ def test_choices_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert [f.name for f in families() if f.ranked] == ["tiled"]
     assert tuning(H200, call).predict(Candidate(family("tiled"), choices[0])) == model.seconds(choices[0])
     for kernels in (family("skinny"), family("skinny_cluster")):
-        one = next(iter(kernels.candidates(H200, short)))
+        one = next(iter(candidates(kernels, H200, short)))
         assert tuning(H200, short).predict(Candidate(kernels, one)) == kernels.cost(H200, short, one)
     with pytest.raises(Unsupported, match=r"latency_clocks.*toprung probe"):
         Ranking.of(replace(H200, name="Some GPU"), call)

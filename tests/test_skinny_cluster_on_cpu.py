@@ -16,6 +16,7 @@ from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.cluster import LARGEST
 from toprung.kernels.cost_model import SKINNY
 from toprung.kernels.registry import family
@@ -152,7 +153,7 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
         wide(GemmDesc(1, 2048, 2048, trans_b=True)), wide(GemmDesc(1, 2048, 2048)), GemmDesc(7, 999, 3001), GemvDesc(1024, 4096),
         GemvDesc(20_000, 100, trans=True), wide(GemmDesc(512, 16, 1024, trans_b=True)),
     ):  # fmt: skip
-        found = list(FAMILY.candidates(H200, desc))
+        found = list(candidates(FAMILY, H200, desc))
         assert found
         for config in found:
             tile, slices = config.tile, config.slices
@@ -161,16 +162,16 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
             assert FAMILY.decode(**config.encode()) == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
             assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-3
-    assert not list(FAMILY.candidates(H200, GemvDesc(600_000, 4096)))  # blocks enough
-    assert not list(FAMILY.candidates(H200, GemvDesc(64, 60)))  # nothing to cut
-    assert not list(FAMILY.candidates(H200, GemmDesc(512, 512, 512)))  # no short side
+    assert not list(candidates(FAMILY, H200, GemvDesc(600_000, 4096)))  # blocks enough
+    assert not list(candidates(FAMILY, H200, GemvDesc(64, 60)))  # nothing to cut
+    assert not list(candidates(FAMILY, H200, GemmDesc(512, 512, 512)))  # no short side
 
 
 def test_a_few_long_rows_are_cut_without_a_second_launch() -> None:
     for desc in (GemvDesc(400, 4096), wide(GemmDesc(1, 1024, 2048)), GemvDesc(1024, 1408, trans=True)):
-        ours = min(FAMILY.cost(H200, desc, config) for config in FAMILY.candidates(H200, desc))
+        ours = min(FAMILY.cost(H200, desc, config) for config in candidates(FAMILY, H200, desc))
         others = family("skinny")
-        assert ours < 0.6 * min(others.cost(H200, desc, c) for c in others.candidates(H200, desc) if c.slices > 1)  # type: ignore[attr-defined]
+        assert ours < 0.6 * min(others.cost(H200, desc, c) for c in candidates(others, H200, desc) if c.slices > 1)  # type: ignore[attr-defined]
     assert all(0 < model.meeting < model.second for model in SKINNY.values())
 
 

@@ -17,7 +17,7 @@ from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import GemmDesc, GemvDesc
-from toprung.kernels.base import TileConfig
+from toprung.kernels.base import TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS, CLUSTER_SIZES, cluster_bytes, narrowed
 from toprung.kernels.cost_model import CLUSTERS, OF_SMS, places
 from toprung.kernels.split_k import whole_slices
@@ -105,7 +105,7 @@ def test_a_slice_that_would_be_empty_is_refused(folder: Folder) -> None:
 def test_what_is_weighed_has_work_for_each_block() -> None:
     for sizes in ((300, 300, 300), (739, 739, 739), (64, 64, 700), (8191, 129, 1023), (64, 40, 190)):
         desc = GemmDesc(*sizes)
-        found = list(FAMILY.candidates(H200, desc))
+        found = list(candidates(FAMILY, H200, desc))
         assert found
         for config in found:
             tile, slices = config.tile, config.slices
@@ -114,8 +114,8 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
             assert FAMILY.decode(**config.encode()) == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
             assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-2
-    assert not list(FAMILY.candidates(H200, GemmDesc(8192, 8192, 8192)))  # blocks enough
-    assert not list(FAMILY.candidates(H200, GemmDesc(64, 64, 60)))  # nothing to cut
+    assert not list(candidates(FAMILY, H200, GemmDesc(8192, 8192, 8192)))  # blocks enough
+    assert not list(candidates(FAMILY, H200, GemmDesc(64, 64, 60)))  # nothing to cut
 
 
 def test_devices_without_clusters_and_vectors_are_refused() -> None:

@@ -27,6 +27,7 @@ from toprung.errors import BuildError, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels import group as packed
+from toprung.kernels.base import candidates
 from toprung.kernels.tiled_group import cost, family
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, group_source
 from toprung.kernels.tiled_group.family import FAMILY, group_launches, group_share
@@ -241,7 +242,7 @@ def test_who_is_taken_into_a_group() -> None:
 
 def test_it_is_never_selected_for_a_product_by_itself(folder: Folder) -> None:
     desc = GemmDesc(100, 200, 300)
-    assert not list(FAMILY.candidates(folder.device, desc)) and "share a launch" in FAMILY.supports(folder.device, desc)
+    assert not list(candidates(FAMILY, folder.device, desc)) and "share a launch" in FAMILY.supports(folder.device, desc)
     assert all(p.candidate.family is not FAMILY for p in ranking.ranked(folder.device, desc))
     session: Any = folder
     with pytest.raises(Unsupported, match="none by itself"):

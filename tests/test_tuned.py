@@ -35,7 +35,7 @@ from toprung.execute.executor import executor_of
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import build
-from toprung.kernels.base import KernelFamily, TileConfig
+from toprung.kernels.base import KernelFamily, TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS
 from toprung.kernels.plain import family as plain
 from toprung.kernels.registry import families
@@ -298,7 +298,7 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
 def test_a_neighbour_says_nothing_of_a_family_that_was_not_measured_there(stored: Store) -> None:
     there, here = Gemm(512, 512, 512), Gemm(416, 416, 416)
     own = [f for f in families() if f.name in ("tiled", "tiled_cluster")]
-    order = [Candidate(f, c) for f in own for c in f.candidates(H200, there.desc)]
+    order = [Candidate(f, c) for f in own for c in candidates(f, H200, there.desc)]
     one = next(c for c in order if str(c) == "tiled 32×64×32 4×4 v4 WM16 WN32 STAGES2")
     stored.add(replace(entry(H200, there, seconds=12e-6), candidate=one.encode()))
     found = select(H200, here.desc)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tables.common import NOTHING, product_rows
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_fp32x.cost import configs, in_slices, seconds
+from toprung.kernels.hopper_fp32x.cost import alone, in_slices
 from toprung.lab.bounds.in_flight import SCHEMES, cycles
 from toprung.lab.harness.results import read
 
@@ -56,7 +56,7 @@ def _times(words: Sequence[str], root: Path) -> str:
         trans_a, trans_b = (x == "T" for x in row["layout"])
         desc = GemmDesc(m, n, k, batch, trans_a, trans_b, align_a=4, align_b=4, align_c=4, **strides)
         units = record["environment"]["device"]["compute_units"]
-        guess = min((c for c in configs(in_slices(desc, units)) if str(c) in ours), key=lambda c: seconds(desc, c, units))
+        guess = min((c for c, _ in in_slices(desc, units) if str(c) in ours), key=lambda c: alone(desc, c, units)[0])
         over.append(times["fp32"] / ours[best])
         errors.append(row["error"][best] / row["error"]["fp32"])
         chosen_over.append(ours[str(guess)] / ours[best])

@@ -257,9 +257,7 @@ class GroupLaunches:
     counters : functions whose sum is the pieces of C that these kernels, in whatever group, computed again in plain fp32
     """
 
-    def __init__(
-        self, session: Session, plan: Plan, kernels: Iterable[str], counters: Iterable[Callable[[], int]] = ()
-    ) -> None:  # fmt: skip
+    def __init__(self, session: Session, plan: Plan, kernels: Iterable[str], counters: Iterable[Callable[[], int]] = ()) -> None:
         self.session, self.plan, self.kernels, self.counters = session, plan, tuple(kernels), tuple(counters)
         self.launches = len(plan.launches)
         self._mine = threading.local()
@@ -339,17 +337,16 @@ class KernelFamily(ABC, Generic[Config]):
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the family cannot compute a product on a device, as a sentence; empty if it can."""
 
-    def candidates(self, device: Device, desc: OwnDesc) -> Iterable[Config]:
-        """Return the configurations worth considering for a product that ``supports`` allows; of equal cost the first counts."""
-        return [self.config]
-
     @abstractmethod
     def cost(self, device: Device, desc: OwnDesc, config: Config) -> float:
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
 
     def weighed(self, device: Device, desc: OwnDesc, most: int = MOST) -> Iterable[tuple[float, Config]]:
-        """Return the candidates with their predicted seconds, at least the ``most`` best of them."""
-        return [(self.cost(device, desc, config), config) for config in self.candidates(device, desc)]
+        """Return the configurations worth considering for a product that ``supports`` allows, with their predicted seconds.
+
+        At least the ``most`` best of them; of equal ones the first counts.
+        """
+        return [(self.cost(device, desc, self.config), self.config)]
 
     def reason(self, device: Device, desc: OwnDesc, config: Config) -> str:
         """Return why the model would take a configuration, a sentence for the receipt."""
@@ -402,8 +399,12 @@ class KernelFamily(ABC, Generic[Config]):
     # what verification and the tuner ask
 
     def test_problem(self, desc: OwnDesc, config: Config) -> tuple[tuple[int, int, int], Config]:
-        """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it."""
-        raise NotImplementedError
+        """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it.
+
+        By default of a configuration with a tile, whose sums are not split.
+        """
+        tile: Tile = config.tile  # type: ignore[attr-defined]
+        return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
 
     def sources(self, device: Device, desc: OwnDesc, config: Config) -> list[Source]:
         """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing.
@@ -416,8 +417,8 @@ class KernelFamily(ABC, Generic[Config]):
         return f"<kernel family {self.name}>"
 
 
-def every_weighed(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
-    """Return all configurations of ``weighed``, as ``candidates`` of a family that weighs all at once."""
+def candidates(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
+    """Return all configurations of ``weighed``."""
     return [config for _, config in family.weighed(device, desc, 1 << 30)]
 
 

@@ -49,28 +49,20 @@ def by_traits(members: Sequence[Member], traits: Callable[[GemmDesc], Any]) -> d
     return found
 
 
-class Block(NamedTuple):
-    """Block of a kernel for groups: rows and columns of C that it has at a time, its threads, and how many an SM runs at once."""
-
-    rows: int
-    cols: int
-    threads: int
-    resident: int
-
-
 class GroupForm(NamedTuple):
     """Inputs of compiling a kernel for groups, except capacity and epilogue.
 
     Attributes
     ----------
-    traits : the kernel's configuration, which receipts name, and further compile-time constants
+    config : the kernel's configuration, which receipts name; it has BM, BN, ``threads``, and ``resident``: blocks that an SM runs
+    traits : further compile-time constants
     source : function that returns the kernel's source; its keywords are macros for the capacity and the epilogue
     counts : True if the kernel's first argument is a counter of the pieces of C that it computes again in plain fp32
     overlaps : True if the kernel may begin before the previous one in its stream has ended, for which it waits
     """
 
-    traits: tuple[Any, ...]
-    block: Block
+    config: Any
+    traits: Hashable
     source: Callable[..., Source]
     counts: bool = False
     overlaps: bool = False
@@ -105,7 +97,7 @@ _kernels: WeakKeyDictionary[Session, dict[Hashable, tuple[Any, Counter | None]]]
 
 def _kernel(session: Session, form: GroupForm, capacity: int, epilogue: Epilogue | None) -> tuple[Any, Counter | None]:
     """Return one kernel for groups, loaded for a session, and its counter, which all its launches share."""
-    key = form.traits, capacity, None if epilogue is None else epilogue.activation
+    key = form.config, form.traits, capacity, None if epilogue is None else epilogue.activation
     with guard:
         kept = _kernels.setdefault(session, {})
         if key not in kept:
@@ -153,7 +145,7 @@ def packed(
             launch, counter = _launch(session, forms[-1], some, fused, len(members))
             launches.append(launch)
             counters += [] if counter is None else [counter]
-    kernels, counters = dict.fromkeys(f"{name} {one.traits[0]}" for one in forms), list(dict.fromkeys(counters))
+    kernels, counters = dict.fromkeys(f"{name} {one.config}" for one in forms), list(dict.fromkeys(counters))
     return GroupLaunches(session, Plan(launches, kept=tuple(counters)), kernels, [counter.read for counter in counters])
 
 
@@ -161,7 +153,7 @@ def _launch(
     session: Session, form: GroupForm, members: list[Matrix], epilogue: Epilogue | None, products: int
 ) -> tuple[KernelLaunch, Counter | None]:
     """Return the launch of some matrices of a group of so many products, and the counter of its kernel."""
-    count, block = len(members), form.block
+    count, block = len(members), form.config
     capacity = next(n for n in capacities(epilogue is not None) if n >= count)
     layout = group_type(capacity, epilogue is not None)
     content = np.zeros(layout.itemsize // 8, np.int64)
@@ -172,10 +164,10 @@ def _launch(
     if epilogue is not None:
         for name in ("down", "on"):
             of[name] = [getattr(m.epilogue, name, 0) for m in members]
-    down = -(-of["M"] // block.rows)
+    down = -(-of["M"] // block.BM)
     of["tiles_m"] = down
     of["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
-    ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.cols))  # tiles of each product and of all before it
+    ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.BN))  # tiles of each product and of all before it
     group["count"], group["tiles"], group["ends"][:count] = count, ends[-1], ends
 
     # each matrix's words for A, B, C and D, the numbers of its product's, and the bytes from their addresses to the matrix

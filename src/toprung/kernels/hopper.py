@@ -14,6 +14,14 @@ from toprung.errors import LaunchError
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
+SHARED_BYTES = 227 * 1024
+"""Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
+LARGEST_GROUP = 1 << 10
+"""Rows of tiles that are walked together at most."""
+DEEPEST = 1 << 24
+"""Largest K: what kernels count along it, and TMA's coordinates, have room to spare in 31 bits."""
+LIMIT = 10 << 30
+"""Most bytes of operands that a pass lays out or splits beforehand; beyond it the product's launch takes them as they lie."""
 
 
 @functools.lru_cache(16)
@@ -25,6 +33,11 @@ def is_hopper(device: Device) -> bool:
 def ceil(a: int, b: int) -> int:
     """Return a / b, rounded up."""
     return -(-a // b)
+
+
+def padded(n: int) -> int:
+    """Return a number of floats rounded up to 16 bytes, as from a row to the next."""
+    return ceil(n, 4) * 4
 
 
 APART, AT_ONCE = 256, 64
@@ -63,11 +76,3 @@ class Counter:
         number = np.empty(1, np.uint64)
         self._session.download(self.buffer, number)
         return int(number[0])
-
-
-def narrow(x: float) -> float:
-    """Return a scalar as float32 has it, infinite where it is too large."""
-    if x in (0.0, 1.0):
-        return x
-    with np.errstate(over="ignore"):
-        return float(np.float32(x))

@@ -104,9 +104,7 @@ tables: dict[Hashable, Table] = {}
 """Tables by their inputs."""
 
 
-def table(
-    s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]
-) -> Table:  # fmt: skip
+def table(s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]) -> Table:
     """Return the table of a product; ``make`` is called once for each ``what`` and layout of operands."""
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
     key = what, units, s.by_rows, s.widths, small_of(s), banks, s.type_large
@@ -147,9 +145,7 @@ def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered
     return float(cost_model.seconds(cycles, 1 if clustered else min(slices, 2), cost_model.hz(device)))
 
 
-def skinny_cycles(
-    s: Skinny, tile: Tile, slices: int, units: int, models: Mapping[str, Any], clustered: bool = False
-) -> float:  # fmt: skip
+def skinny_cycles(s: Skinny, tile: Tile, slices: int, units: int, models: Mapping[str, Any], clustered: bool = False) -> float:
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: a few sums per row or column."""
     model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
     team = cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model)

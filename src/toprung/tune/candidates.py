@@ -17,7 +17,7 @@ from toprung.dispatch.tuned import HERE, fitted, is_ours
 from toprung.errors import StoreError, Unsupported
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.base import NoConfig
+from toprung.kernels.base import NoConfig, candidates
 from toprung.kernels.registry import families
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
@@ -105,7 +105,7 @@ def filled(device: Device, problem: Problem, precision: str, mine: Candidate, ot
     """Return other candidates than the selected one, with the next of the cost models' order until there are ``CHECKED`` in all."""
     desc = problem.desc
     able = dict.fromkeys(p.family for p in mixed.ranked(device, desc, precision)[0])  # families, each for its best candidates alone
-    costs = (Predicted(f.cost(device, desc, c), f, c) for f in able for c in f.candidates(device, desc))
+    costs = (Predicted(f.cost(device, desc, c), f, c) for f in able for c in candidates(f, device, desc))
     more = (p.candidate for p in sorted(costs, key=BY_SECONDS) if p.seconds < math.inf)
     found = dict.fromkeys((mine, *others))
     while len(found) < CHECKED and (one := next(more, None)):

@@ -29,11 +29,12 @@ class Outer(RecordFamily):
     def supports(self, device, desc):
         return "it multiplies matrices" if desc.is_vector or desc.is_empty else ""
 
-    def candidates(self, device, desc):
-        return [TileConfig(RECORD.tile_for(device))] if desc.M == 48 else []
-
     def cost(self, device, desc, config):
         return 1e-12 * config.tile.BN  # whatever it is weighed against, it wins
+
+    def weighed(self, device, desc, most=0):
+        config = TileConfig(RECORD.tile_for(device))
+        return [(self.cost(device, desc, config), config)] if desc.M == 48 else []
 
     def compile(self, session, desc, config):
         tile = config.tile

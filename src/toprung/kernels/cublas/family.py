@@ -13,7 +13,7 @@ from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import KernelFamily, Launches, NoConfig
+from toprung.kernels.base import MOST, KernelFamily, Launches, NoConfig
 from toprung.kernels.blocks import Block, aligned_blocks
 from toprung.kernels.launch import foreign
 from toprung.kernels.skinny_model import aligned_teams
@@ -35,9 +35,9 @@ class CuBLAS(KernelFamily[NoConfig]):
     def supports(self, device: Device, desc: Desc) -> str:
         return cublas.unsupported(device, desc)
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        # the one there is, unless nothing is to be multiplied: β·C is ours
-        return [] if desc.is_empty else [NoConfig()]
+    def weighed(self, device: Device, desc: Desc, most: int = MOST) -> Iterable[tuple[float, NoConfig]]:
+        # none where nothing is to be multiplied: β·C is ours, unless TF32 is asked for
+        return [] if desc.is_empty and self.precision != "tf32" else super().weighed(device, desc, most)
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         # the seconds of the best block or team that cuBLAS may have, as if operands were aligned: it takes narrow operands as it

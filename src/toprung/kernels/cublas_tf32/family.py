@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from toprung.backends import cublas
 from toprung.device import Device
 from toprung.gemm.desc import Desc
@@ -23,9 +21,6 @@ class CuBLASTF32(CuBLAS):
         if reason := cublas.unsupported(device, desc):
             return reason
         return "with a vector memory is the limit, and fp32 as fast as TF32" if desc.is_vector else ""
-
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        return [NoConfig()]  # β·C alone, too, where it is asked for
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
         # the seconds of a call: nothing else computes in TF32 that it could be weighed against

@@ -11,6 +11,7 @@ from toprung import forks
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import Axes, FieldsConfig, parameter
+from toprung.kernels.hopper import LARGEST_GROUP, SHARED_BYTES
 
 K_BLOCK = 32
 """Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes, as are 32 of fp32."""
@@ -18,8 +19,6 @@ BOTH, ONE, IN_FLIGHT = "both", "one", "in flight"
 """Operands that are split before the product's launch multiplies them: A and B, B alone, or none."""
 REGISTERS = 65536
 """32-bit registers of an SM."""
-SHARED_BYTES = 227 * 1024
-"""Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
 PLAIN_BYTES, AGAIN_BYTES = 2 * 16 * 68 * 4 + 16, 4 * (17 + 34)
 """Shared memory for what is computed again in plain fp32: of a consumer with both operands split; of a
 consumer warp for an element of K."""
@@ -32,8 +31,6 @@ SPIN_LIMIT = 1 << 26
 """Tries after which a wait inside the kernel is an error and not for ever, seconds at least."""
 TYPES, PRESPLIT = {"float32": 0, "float16": 1, "bfloat16": 2}, 3
 """Numbers that the kernel has for types of operands, and for a B of terms."""
-LARGEST_GROUP = 1 << 10
-"""Rows of tiles that are walked together at most."""
 BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
     BOTH: ((2, 128), (2, 64), (2, 32), (1, 128), (1, 64), (1, 32)),
     ONE: ((2, 128), (2, 64)),

@@ -65,11 +65,6 @@ Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 """Configurations of one form, each with its number of parts of K."""
 
 
-def configs(rows: Rows) -> list[Fp32xConfig]:
-    """Return the configuration of each row, with its parts of K."""
-    return [with_parts(*row) for row in rows]
-
-
 def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
     """Return a configuration with ``parts`` parts of K."""
     return config if parts == config.k_parts else replace(config, k_parts=parts)
@@ -347,11 +342,6 @@ def total(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     return found
 
 
-def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
-    """Return the predicted seconds of all launches of one configuration on the device."""
-    return weigh(desc, units, [(config, config.k_parts)])[0][0]
-
-
-def launch_count(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
-    """Return the launches of a product split in flight, a pass over B and the sum of parts included."""
-    return weigh(desc, units, [(config, config.k_parts)])[0][1]
+def alone(desc: GemmDesc, config: Fp32xConfig, units: int) -> tuple[float, int]:
+    """Return the predicted seconds of one configuration on the device, and its launches, as ``weigh`` does."""
+    return weigh(desc, units, [(config, config.k_parts)])[0]

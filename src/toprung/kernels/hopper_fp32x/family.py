@@ -27,19 +27,7 @@ from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import (
-    MOST,
-    TEST_EDGE,
-    TEST_SLICES,
-    Axes,
-    Groups,
-    KernelFamily,
-    Launches,
-    NoConfig,
-    Point,
-    SearchedFamily,
-    every_weighed,
-)
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
@@ -80,17 +68,13 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
     def cost(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> float:
         return cost.total(desc, device.compute_units, [(config, config.k_parts)])[0]
 
-    candidates = every_weighed
-
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
         rows = self.rows(desc, device.compute_units)
         found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:most]
         return [(seconds, cost.with_parts(*rows[i])) for seconds, i in found]
 
-    def compile(
-        self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None
-    ) -> Launches:  # fmt: skip
-        is_one = config.split == ONE and cost.launch_count(desc, config, session.device.compute_units) == 1
+    def compile(self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None) -> Launches:
+        is_one = config.split == ONE and cost.alone(desc, config, session.device.compute_units)[1] == 1
         return Fp32xLaunches(session, desc, config, epilogue, is_one)
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -102,9 +86,7 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
             sources += [split_source(), reduce_source()] if self.config.split == BOTH else [split_source()]
         return [source.text for source in sources]
 
-    def adapt(
-        self, device: Device, desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc, exact: bool
-    ) -> Fp32xConfig | str:  # fmt: skip
+    def adapt(self, device: Device, desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc, exact: bool) -> Fp32xConfig | str:
         both, blocks = config.split == BOTH, config.k_parts * tiles(measured, config)
         if not both and config.k_parts == 1:
             return config

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from toprung.backends.base import Session
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.cost_model import group_sizes
-from toprung.kernels.group import Block, GroupForm, Matrix, by_traits, packed
+from toprung.kernels.group import GroupForm, Matrix, by_traits, packed
 from toprung.kernels.hopper_fp32x.config import aligned
 from toprung.kernels.hopper_fp32x.cost import group_config, seconds_of_group
 from toprung.kernels.hopper_fp32x.sources import product_source
@@ -23,8 +23,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
 
     def form(layout: Layout, some: Sequence[Matrix]) -> GroupForm:
         config = group_config(group_sizes([m.desc for m in some]), *layout[2:], units)
-        block = Block(config.BM, config.BN, config.threads, config.resident)
-        return GroupForm((config, layout), block, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
+        return GroupForm(config, layout, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
 
     return packed(session, "hopper_inflight", members, classes(members, units), form)
 

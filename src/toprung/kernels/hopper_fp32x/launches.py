@@ -33,9 +33,9 @@ from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
-from toprung.kernels.hopper import Counter, ceil
+from toprung.kernels.hopper import Counter, ceil, padded
 from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig, tiles
-from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, padded, terms_bytes, trimmed, unsupported, width
+from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, terms_bytes, trimmed, unsupported, width
 from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, reduce_source, source_of, split_source, spread, walk
 
 CLAIM_BYTES = 16

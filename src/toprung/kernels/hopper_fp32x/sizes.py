@@ -5,7 +5,7 @@ from __future__ import annotations
 from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import Desc
-from toprung.kernels.hopper import ceil, is_hopper
+from toprung.kernels.hopper import DEEPEST, LIMIT, ceil, is_hopper
 from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
@@ -13,11 +13,8 @@ ROW_BYTES = 8
 """Bytes that the splitting pass leaves beside the terms of each row."""
 SHALLOWEST, SHORTEST = 64, 256
 """The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
-DEEPEST, DEEPEST_IN_FLIGHT = 1 << 24, 1 << 20
-"""Largest K: counts of elements and TMA's coordinates have room to spare; in flight a tile's k-blocks are counted with 31
-bits."""
-LIMIT = 10 << 30
-"""Most bytes of terms, which equal those of the operands; beyond it operands are split in flight."""
+DEEPEST_IN_FLIGHT = 1 << 20
+"""Largest K in flight: a tile's k-blocks are counted with 31 bits."""
 
 
 def width(K: int) -> int:
@@ -44,11 +41,6 @@ def terms_bytes(rows: int, K: int, slices: int = 1) -> int:
 def matrices(stride: int, batch: int) -> int:
     """Return how many matrices there are to be split: one where all products share it."""
     return batch if stride else 1
-
-
-def padded(cols: int) -> int:
-    """Return the elements from a row of a slice's result to the next."""
-    return ceil(cols, 4) * 4
 
 
 def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:

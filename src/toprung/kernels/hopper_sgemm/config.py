@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.base import FieldsConfig, parameter
-from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper import LARGEST_GROUP, SHARED_BYTES, ceil
 from toprung.kernels.record import joined
 from toprung.tile import Tile
 
@@ -19,11 +19,8 @@ CHAIN, SHORT_CHAIN = 512, 280
 """Products of a sum that are added up by themselves at most, a link of a chain: the error of a sum grows with L + K/L, not with K.
 The shorter one is for tiles that leave SMs without one, where cuBLAS cuts sums into as many as seven."""
 
-SHARED_BYTES = 227 * 1024
-"""Shared memory that a block may have."""
-
-LARGEST_STEP, LARGEST_GROUP = 32, 1 << 10
-"""Most K in a stage and most stages of the ring; most rows of tiles that are walked together. More is not built."""
+LARGEST_STEP = 32
+"""Most K in a stage and most stages of the ring. More is not built."""
 
 
 def ring(tile: Tile) -> int:

@@ -14,13 +14,9 @@ import numpy as np
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.hopper import ceil, is_hopper
+from toprung.kernels.hopper import DEEPEST, LIMIT, ceil, is_hopper
 from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIANTS, SgemmConfig
 
-DEEPEST = 1 << 24
-"""Largest K: a share's stages are counted with 31 bits."""
-LIMIT = 10 << 30
-"""Most bytes of padded and transposed operands; beyond it threads copy operands from their own layout."""
 MODEL = SimpleNamespace(**cost_model.fitted("sgemm")["numbers"])
 """Numbers of the model; ``means`` in ``models/sgemm.json`` explains each."""
 COLUMNS = SimpleNamespace(**{name: np.array([getattr(v, name) for v in VARIANTS]) for name in ("BM", "BN", "BK", "TURN_A", "COPY")})

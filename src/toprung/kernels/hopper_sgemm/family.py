@@ -19,7 +19,7 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily, every_weighed
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, SearchedFamily
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import MODEL, copied, laid_out, least, narrow_c, predicted, supported, unfit
@@ -60,8 +60,6 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
     def supports(self, device: Device, desc: Desc) -> str:
         return supported(device, desc) if not desc.is_vector else "it multiplies matrices"
 
-    candidates = every_weighed
-
     def cost(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> float:
         return float(predicted(desc, device.compute_units, config)) + _writing(device, desc, config)
 
@@ -78,9 +76,7 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
         return why + (f"; {names} {'copied by threads' if config.COPY else 'laid out first'}" if names else "")
 
-    def compile(
-        self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None = None
-    ) -> Launches:  # fmt: skip
+    def compile(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue | None = None) -> Launches:
         # for each panel the layout pass, where there is something to lay out, and the product's
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
 

@@ -5,29 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from toprung.backends.base import Kernel, Session
-from toprung.backends.plan import (
-    ALPHA,
-    BETA,
-    FLAGS,
-    WORKSPACE,
-    A,
-    Address,
-    Argument,
-    B,
-    C,
-    KernelLaunch,
-    Map,
-    Plan,
-    When,
-    whole,
-)  # fmt: skip
+from toprung.backends.plan import ALPHA, BETA, FLAGS, WORKSPACE, A, Address, Argument, B, C, KernelLaunch, Map, Plan, When, whole
 from toprung.errors import Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
-from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper import ceil, padded
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Schedule,
@@ -49,14 +34,9 @@ LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
 
 
-def pitch(rows: int) -> int:
-    """Return the elements from one k to the next of an operand laid out."""
-    return ceil(rows, 4) * 4
-
-
 def laid_bytes(rows: int, K: int) -> int:
     """Return the bytes of an operand laid out, rounded up to 256."""
-    return whole(4 * K * pitch(rows))
+    return whole(4 * K * padded(rows))
 
 
 def product_defines(call: GemmDesc, variant: SgemmConfig, units: int) -> dict[str, int]:
@@ -128,7 +108,7 @@ class SgemmLaunches(Launches):
                 "lay", self.lay, (blocks_a + blocks_b,), (LAY_THREADS,),
                 (
                     a, b, Address(WORKSPACE), Address(WORKSPACE, bytes_a), i(call.K), i(blocks_a), i(call.M), i(call.N),
-                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(call.M)), long(pitch(call.N)),
+                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), *map(long, map(padded, (call.M, call.N))),
                 ), when="alpha", overlaps=self.overlap,
             ))  # fmt: skip
 
@@ -136,7 +116,7 @@ class SgemmLaunches(Launches):
             """Return the tensor map of an operand, laid out or as it was given; nothing where the kernel copies it itself."""
             if not laid and not direct:
                 return np.void(bytes(128))
-            ld, box = ld if direct else pitch(rows), (v.BK, min(side, 256))
+            ld, box = ld if direct else padded(rows), (v.BK, min(side, 256))
             if turned:
                 return Map(place.slot, place.plus, rows, call.K, 4 * ld, (box[1], v.BK), "fp32")
             return Map(place.slot, place.plus, call.K, rows, 4 * ld, box, "fp32")

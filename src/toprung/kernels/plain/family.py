@@ -12,7 +12,7 @@ from toprung.backends.plan import Plan
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Launches, TileConfig
+from toprung.kernels.base import MOST, Launches, TileConfig
 from toprung.kernels.launch import direct, longs, uints, walkers
 from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.tile import Tile
@@ -41,12 +41,12 @@ class Plain(RecordFamily[TileConfig]):
         # empty: it computes everything
         return ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
-        return [_config(device)]
-
     def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
         # infinity: anything else that can run is better
         return math.inf
+
+    def weighed(self, device: Device, desc: Desc, most: int = MOST) -> Iterable[tuple[float, TileConfig]]:
+        return [(math.inf, _config(device))]
 
     def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
@@ -68,9 +68,8 @@ class Plain(RecordFamily[TileConfig]):
         return RECORD.refused(config, device) or config
 
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
-        # A few elements more than a work-group has; of a vector a hundred
-        rows = 100 if desc.is_vector else config.tile.BM + TEST_EDGE
-        return (rows, config.tile.BN + TEST_EDGE, TEST_SLICES + TEST_EDGE), config
+        (rows, cols, depth), _ = super().test_problem(desc, config)
+        return (100 if desc.is_vector else rows, cols, depth), config  # of a vector more than a work-group has
 
 
 FAMILY = Plain()

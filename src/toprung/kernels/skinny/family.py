@@ -18,7 +18,7 @@ from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig, every_weighed
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
@@ -85,8 +85,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
             return "there is nothing to multiply"
         s = desc.skinny
         return "" if s.few <= FEW and s.length >= s.few else f"no side is {FEW} or shorter"
-
-    candidates = every_weighed
 
     def weighed(self, device: Device, desc: Desc, most: int = MOST) -> Iterable[tuple[float, SkinnyConfig]]:
         # teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile

@@ -17,7 +17,7 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks, cost_model
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
+from toprung.kernels.base import MOST, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
 from toprung.kernels.launch import in_chains, memory, uints
@@ -87,10 +87,10 @@ class StreamK(RecordFamily[TileConfig]):
             return "it multiplies two matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
 
-    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
+    def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterator[tuple[float, TileConfig]]:
         # the deeper tile for shallow products; for others only what was measured is followed
         if self._is_shallow(device, desc) and (found := self.at(device, desc, FIRST)) is not None:
-            yield found
+            yield self.cost(device, desc, found), found
 
     def _is_shallow(self, device: Device, desc: Desc) -> bool:
         """Return True for a product whose time the block model tells: one chain of K, results that are written as they lie."""
@@ -112,10 +112,6 @@ class StreamK(RecordFamily[TileConfig]):
             return reason
         options = blocks.layout_options(desc, config.tile, dict(config.options), desc.widths[2])
         return self.complete(device, TileConfig(replace(config.tile, SPLIT_K=None), options))
-
-    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
-        tile = config.tile
-        return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
 
     def space(self, device: Device, desc: Desc) -> Axes:
         large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST

@@ -17,7 +17,7 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig, every_weighed
+from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
@@ -41,8 +41,6 @@ class Tiled(RecordFamily[TileConfig]):
         if desc.is_vector:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
-
-    candidates = every_weighed
 
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, TileConfig]]:
         # each block of the table in each number of K slices; on a CPU the kernel's own tiles

@@ -16,7 +16,7 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
-from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig, every_weighed
+from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import BLOCKS, block_count, cluster_bytes, tile_grid
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
@@ -62,8 +62,6 @@ class TiledCluster(RecordFamily[TileConfig]):
         if desc.is_vector or min(desc.M, desc.N) == 1:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
-
-    candidates = every_weighed
 
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, TileConfig]]:
         return all_configured(device, desc, blocks.weigh(device, desc, True, most), clustered=True)

@@ -55,10 +55,5 @@ def group_source(tile: GroupBlock, trans_a: int, trans_b: int, **macros: int) ->
         "BM": tile.BM, "BN": tile.BN, "BK": tile.BK, "TM": tile.TM, "TN": tile.TN, "RESIDENT": tile.resident,
         "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), **macros,
     }  # fmt: skip
-    title = f"tiled_group_{tile.BM}x{tile.BN}x{tile.BK}"
-    return Source("tiled_group/tiled_group", text(), "tiled_group", defines, "cuda", title=title)
-
-
-def text() -> str:
-    """Return the kernel's source with its includes in place."""
-    return joined(Path(__file__).parent, "tiled_group.cu")
+    title, text = f"tiled_group_{tile.BM}x{tile.BN}x{tile.BK}", joined(Path(__file__).parent, "tiled_group.cu")
+    return Source("tiled_group/tiled_group", text, "tiled_group", defines, "cuda", title=title)

@@ -17,8 +17,8 @@ from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Groups, KernelFamily, Launches, Member, NoConfig
-from toprung.kernels.group import MOST_MATRICES, Block, GroupForm, Matrix, by_traits, packed
-from toprung.kernels.tiled_group.config import BLOCKS, group_source, text
+from toprung.kernels.group import MOST_MATRICES, GroupForm, Matrix, by_traits, packed
+from toprung.kernels.tiled_group.config import BLOCKS, group_source
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
 
 OLDEST = (7, 0)
@@ -44,8 +44,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
 
     def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> GroupForm:
         tile = group_block(session.device, [m.desc for m in some])
-        block = Block(tile.BM, tile.BN, tile.threads, tile.resident)
-        return GroupForm((tile, trans), block, functools.partial(group_source, tile, *trans))
+        return GroupForm(tile, trans, functools.partial(group_source, tile, *trans))
 
     classes = by_traits(members, lambda desc: (desc.trans_a, desc.trans_b)).items()
     return packed(session, "tiled_group", members, classes, form)
@@ -61,7 +60,7 @@ class TiledGroup(KernelFamily[NoConfig]):
     def supports(self, device: Device, desc: Desc) -> str:
         return "it computes products that share a launch, none by itself"
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
+    def weighed(self, device: Device, desc: Desc, most: int = 0) -> Iterable[tuple[float, NoConfig]]:
         return ()
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:
@@ -72,7 +71,7 @@ class TiledGroup(KernelFamily[NoConfig]):
 
     def texts(self, backend: str) -> Iterable[str]:
         # the source; CUDA C++ has no prelude
-        return [text()]
+        return [group_source(BLOCKS[0], 0, 0).text]
 
 
 FAMILY = TiledGroup()
