@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import (
-    WIDE,
-    console,
-    errors_console,
-    json_option,
-    parse_seconds,
-    parse_sizes,
-    result_file,
-    say,
-    say_interrupted,
-    show,
-)
-from toprung.cli.progress import Pace, Progress, duration, total
+from toprung.cli.common import WIDE, console, end, errors_console, json_option, parse_seconds, parse_sizes, result_file, say, show
+from toprung.cli.progress import Comparisons, Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
 from toprung.lab.competitor import Competitor
@@ -33,7 +20,7 @@ from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import DEPTHS, Graded, sweep
 from toprung.lab.harness.baseline import watched
 from toprung.lab.harness.bench import competitors, default_competitors, ratios
-from toprung.lab.harness.compare import MODES, ComparisonPlan, PlacedProblem, Row, compare
+from toprung.lab.harness.compare import MODES, ComparisonPlan, Row
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.power import Meter
@@ -41,10 +28,12 @@ from toprung.lab.harness.suites import CPU_FLOPS, SUITES, TIGHT, fitting, suite
 from toprung.lab.routines.gemm import from_size
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.problem import Problem
 from toprung.paths import deliver, is_stream
 from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
+from toprung.report.grid import Grid
 
 FIXED_DEPTH = 1024
 """Part of a step of ``toprung accuracy`` that does not depend on K, as the K that takes as long: operands, and checking C."""
@@ -101,7 +90,11 @@ def bench_command(
       toprung bench --suite transformer --sustained --budget 10m --json out.json
     """
     where = backends.find(device)
-    problems = _problems(where, sizes, suite_name, _transposes(trans))
+    letters = trans.upper().split(",") if trans is not None else []
+    for word in letters:
+        if word not in TRANSPOSES:
+            raise UnknownName("transpose", word, TRANSPOSES)
+    problems = _problems(where, sizes, suite_name, letters)
     competing, notes = _competing(peers, where)
     if plot is not None:
         pictures.check(plot)
@@ -110,8 +103,11 @@ def bench_command(
         notes.append(reason)
     seconds = parse_seconds(budget) if budget is not None else None
     with backends.opened(where) as session:
-        if held and not _held(session):
-            notes.append(f"queues of {where} cannot be held: held is as warm there")
+        if held:
+            if release := session.hold():
+                release()
+            else:
+                notes.append(f"queues of {where} cannot be held: held is as warm there")
         run = _Run(problems, competing, session, ComparisonPlan(tuple(modes)), wide, seconds)
 
         def stored(interrupted: bool) -> dict[str, Any]:
@@ -123,13 +119,14 @@ def bench_command(
         so_far = None if json is None or is_stream(json) else json  # a pipe gets one record, at the end
         interrupted = run.all(lambda unfinished: _store(so_far, stored(unfinished)))
         content = stored(interrupted or run.cut)
-    _say([*notes, *run.notes], run.failures)
+    for line in [*notes, *run.notes]:
+        say(line, "dim")
     _store(json, content)
     if csv is not None:
         deliver(csv, to_csv(run.measured).encode())
     if plot is not None:
         bench_plot.bench(content, plot)
-    _end(interrupted, bool(run.failures) or not run.measured)
+    end(run.failures, interrupted, bool(run.failures) or not run.measured)
 
 
 def accuracy_command(
@@ -148,7 +145,11 @@ def accuracy_command(
     Example: toprung accuracy --peers numpy,kepler/r10 --sizes 64,1024 --plot accuracy.svg
     """
     where = backends.find(device)
-    depths = [_depth(s) for s in parse_sizes(sizes)] if sizes is not None else list(DEPTHS)
+    given = parse_sizes(sizes) if sizes is not None else [(depth,) for depth in DEPTHS]
+    for size in given:
+        if len(size) != 1:
+            raise BadSize(f"accuracy takes values of K, not {'x'.join(map(str, size))}")
+    depths = [depth for depth, *_ in given]
     names = inputs.split(",") if inputs is not None else list(DISTRIBUTIONS)
     for name in names:
         if name not in DISTRIBUTIONS:
@@ -185,103 +186,57 @@ def accuracy_command(
     show(accuracy_table(graded, str(where)), wide)
     if others := list(dict.fromkeys(g.problem["K"] for g in graded))[:-1]:
         say(f"graded at K = {', '.join(map(str, others))}, too: --plot draws the grade over K, --json stores it", "dim")
-    _say(notes, [*failures, *wrong])
+    for line in notes:
+        say(line, "dim")
     _store(json, stored)
     if plot is not None:
         bench_plot.accuracy(stored, plot)
-    _end(interrupted, bool(wrong) or not graded)
+    end([*failures, *wrong], interrupted, bool(wrong) or not graded)
 
 
-def _held(session: Session) -> bool:
-    """Return True if the session's queue can be held."""
-    if release := session.hold():
-        release()
-    return bool(release)
-
-
-class _Run:
-    """Problems that are compared one after the other; what was measured before Ctrl-C or the budget's end is kept.
+class _Run(Comparisons):
+    """Products that are compared one after the other.
 
     Attributes
     ----------
-    measured, failures, notes : what came of it
+    measured, notes : what came of it
     doubts : baselines that scatter, which was said already
-    cut : whether Ctrl-C or the budget ended it
     """
 
     def __init__(
-        self,
-        problems: Sequence[Gemm],
-        competing: Sequence[Competitor],
-        session: Session,
-        plan: ComparisonPlan,
-        wide: bool,
+        self, problems: Sequence[Gemm], competing: Sequence[Competitor], session: Session, plan: ComparisonPlan, wide: bool,
         budget: float | None,
-    ) -> None:
-        self.problems, self.competing, self.session, self.plan, self.wide = problems, competing, session, plan, wide
-        self.budget, self.expected = budget, [plan.expected(p, len(competing), session.device.kind) for p in problems]
+    ) -> None:  # fmt: skip
+        super().__init__([(str(p), p) for p in problems], competing, session, plan, wide, budget)
         self.measured: list[Measurement] = []
-        self.failures: list[str] = []
         self.notes: dict[str, None] = {}
         self.doubts: list[str] = []
-        self.cut = False
 
-    def all(self, store: Callable[[bool], None]) -> bool:
-        """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
+    def all(self, store: Callable[[bool], None] = lambda unfinished: None) -> bool:
         seconds = sum(total(self.expected).values())
         if seconds > WORTH_SAYING:
             many = f"{len(self.problems)} products, {len(self.competing)} competitors" if len(self.problems) > 1 else "this"
             said = f"{many}: about {duration(seconds)}; Ctrl-C or --budget ends it earlier and keeps what was measured"
             say(said, "dim", to=errors_console)
-        kind = self.session.device.kind
-        with Progress(total(self.expected), self.budget) as progress:
-            for at, problem in enumerate(self.problems):
-                if self.budget is not None and progress.elapsed > self.budget:
-                    self.cut = True
-                if self.cut:
-                    skipped = f"{len(self.problems) - at} of {len(self.problems)} products not begun"
-                    self.notes[f"the budget of {duration(self.budget or 0)} is over: {skipped}"] = None
-                    break
-                rows = self.plan.rows(self.competing)
-                progress.table = functools.partial(self._fitted, rows, problem)
-                pace = Pace(progress, self.plan, problem, kind, len(self.competing))
-                try:
-                    progress.step(f"{problem}: making the operands")
-                    for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        came = pace.step(row, f"{problem}: {row.who.name} {row.mode} {row.state}")
-                        if came and self.budget is not None and progress.elapsed > self.budget:
-                            self.cut = True
-                            break
-                except (OutOfDeviceMemory, MemoryError) as error:
-                    self.notes[f"{problem}: skipped: {error}"] = None
-                    if not any(r.measurement for r in rows):  # what was done before it, in another mode, is kept
-                        progress.table = None
-                        progress.leave_out(pace.left)
-                        continue
-                except KeyboardInterrupt:
-                    progress.table = None
-                    self._finish(rows, problem)
-                    return True
-                progress.table = None
-                progress.leave_out(pace.left)
-                self._finish(rows, problem)
-                store(self.cut or at + 1 < len(self.problems))
-        return False
+        interrupted = super().all(store)
+        if self.unbegun:
+            skipped = f"{len(self.unbegun)} of {len(self.problems)} products not begun"
+            self.notes[f"the budget of {duration(self.budget or 0)} is over: {skipped}"] = None
+        return interrupted
 
-    def _fitted(self, rows: list[Row], problem: Gemm) -> Group:
-        return bench_table(rows, f"{problem} on {self.session.device}", self.session.device.kind).fitted(console.width)[0]
+    def table(self, rows: list[Row], name: str, problem: Problem) -> Grid:
+        return bench_table(rows, f"{name} on {self.session.device}", self.session.device.kind)
 
-    def _finish(self, rows: list[Row], problem: Gemm) -> None:
-        for row in rows:
-            row.bound = None  # gives memory back
-            row.state = row.state if row.measurement or row.note else "dropped"
+    def skip(self, line: str) -> None:
+        self.notes[line] = None
+
+    def finish(self, rows: list[Row], name: str) -> None:
         self.measured += [r.measurement for r in rows if r.measurement]
-        show(bench_table(rows, f"{problem} on {self.session.device}", self.session.device.kind), self.wide)
         first = next(((r.who.name, r.measurement) for r in rows if r.measurement), None)
         for line in watched(self.session.device, [first] if first else []):
             self.doubts.append(line)
             say(line, "yellow")
-        self.failures += dict.fromkeys(f"{r.who.name} at {problem}: {r.note}" for r in rows if r.failed)
+        self.failures += dict.fromkeys(f"{r.who.name} at {name}: {r.note}" for r in rows if r.failed)
         self.notes |= dict.fromkeys(r.note for r in rows if r.state == "unsupported")
 
 
@@ -300,14 +255,6 @@ def _problems(device: Device, sizes: str | None, suite_name: str | None, trans: 
     return found
 
 
-def _transposes(text: str | None) -> list[str]:
-    chosen = text.upper().split(",") if text is not None else []
-    for word in chosen:
-        if word not in TRANSPOSES:
-            raise UnknownName("transpose", word, TRANSPOSES)
-    return chosen
-
-
 def _competing(names: str | None, device: Device) -> tuple[list[Competitor], list[str]]:
     """Return who takes part, and why those do not who were asked for."""
     wanted = competitors(names.split(",")) if names is not None else default_competitors(device)
@@ -319,30 +266,10 @@ def _competing(names: str | None, device: Device) -> tuple[list[Competitor], lis
     return present, notes
 
 
-def _depth(size: tuple[int, ...]) -> int:
-    if len(size) != 1:
-        raise BadSize(f"accuracy takes values of K, not {'x'.join(map(str, size))}")
-    return size[0]
-
-
 def _who(graded: Graded) -> str:
     return results.competitor_name(graded.competitor)
-
-
-def _say(notes: Sequence[str], failures: Sequence[str]) -> None:
-    for line in notes:
-        say(line, "dim")
-    for line in failures:
-        say(line, "bold red")
 
 
 def _store(path: Path | None, content: dict[str, Any]) -> None:
     if path is not None:
         results.write(path, content)
-
-
-def _end(interrupted: bool, failed: bool) -> None:
-    if interrupted:
-        say_interrupted()
-    if failed:
-        raise typer.Exit(1)

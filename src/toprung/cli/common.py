@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -93,10 +93,20 @@ def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) 
     to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def say_interrupted() -> NoReturn:
-    """Exit a command that Ctrl-C or SIGTERM ended, and whose results are shown and stored."""
-    console.print("interrupted: what is above is what had been measured", style="yellow")
-    raise typer.Exit(INTERRUPTED)
+def end(failures: Sequence[str], interrupted: bool = False, failed: bool | None = None) -> None:
+    """End a command whose results are shown and stored: print its failures, exit with the code for Ctrl-C or SIGTERM, or with 1.
+
+    Parameters
+    ----------
+    failed : True if it failed, whatever it prints; by default where there are failures
+    """
+    for line in failures:
+        say(line, "bold red")
+    if interrupted:
+        console.print("interrupted: what is above is what had been measured", style="yellow")
+        raise typer.Exit(INTERRUPTED)
+    if bool(failures) if failed is None else failed:
+        raise typer.Exit(1)
 
 
 def parse_seconds(text: str) -> float:

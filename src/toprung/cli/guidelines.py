@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import WIDE, json_option, say, say_interrupted, show, table_width
+from toprung.cli.common import WIDE, end, json_option, show, table_width
 from toprung.cli.progress import Progress
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
@@ -64,9 +64,4 @@ def guidelines_command(
     show(report.table(found, f"guidelines on {where}", table_width(wide)), wide)
     if json is not None:
         results.write(json, stored)
-    for line in failures:
-        say(line, "bold red")
-    if interrupted:
-        say_interrupted()
-    if failures:
-        raise typer.Exit(1)
+    end(failures, interrupted)

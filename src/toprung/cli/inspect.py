@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import WIDE, checked_file, json_option, parse_switches, parse_tile, put, result_file, say, show
+from toprung.cli.common import WIDE, checked_file, end, json_option, parse_switches, parse_tile, put, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.errors import ToprungError, UnknownName, Unsupported
 from toprung.kernels.record import kernel_source
@@ -107,8 +107,6 @@ def inspect(
             note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
             deliver(beside, (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
             say(f"stored as {cubin}, and beside it what it was made from")
-    for line in failures:
-        say(line, "bold red")
     if json is not None:
         records = [
             {
@@ -119,8 +117,7 @@ def inspect(
             for e, m in found
         ]  # fmt: skip
         deliver(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
-    if failures:
-        raise typer.Exit(1)
+    end(failures)
 
 
 def _work(codes: Iterable[MachineCode]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
@@ -17,6 +16,7 @@ from toprung.cli.common import (
     WIDE,
     checked_file,
     console,
+    end,
     json_option,
     parse_numbers,
     parse_seconds,
@@ -24,13 +24,12 @@ from toprung.cli.common import (
     parse_switches,
     result_file,
     say,
-    say_interrupted,
     show,
     size_name,
     table_width,
     with_settings,
 )
-from toprung.cli.progress import Pace, Progress, duration, total
+from toprung.cli.progress import Comparisons, duration
 from toprung.device import Device
 from toprung.errors import BadArgument, BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.lab.competitor import Competitor, refuse_what_cannot_fit
@@ -39,7 +38,7 @@ from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.baseline import watched
 from toprung.lab.harness.climb import SAMPLES, best_for, default_sizes, find_vendors, problem_of, refusals, runnable, variants
-from toprung.lab.harness.compare import QUIET, ComparisonPlan, PlacedProblem, Row, compare
+from toprung.lab.harness.compare import QUIET, ComparisonPlan, Row
 from toprung.lab.harness.environment import environment
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
 from toprung.oracle.problem import Problem
@@ -163,12 +162,7 @@ def ladder_command(
         say(f"not on {where.id}: no rung of {name} runs there: {climbed[0].needs(where)}", "dim")
     for grid in sweep_tables(everything, table_width(wide)) if len(everything) > 1 else ():
         show(grid, wide)
-    for line in failures:
-        say(line, "bold red")
-    if interrupted:
-        say_interrupted()
-    if failures:
-        raise typer.Exit(1)
+    end(failures, interrupted)
 
 
 def _devices(names: str | None, found: Ladder) -> list[Device]:
@@ -204,108 +198,54 @@ def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | 
     return found, []
 
 
-class _Run:
-    """A ladder on one device, over all sizes; what was measured before Ctrl-C or the budget's end is kept.
+class _Run(Comparisons):
+    """A ladder on one device, over all sizes.
 
     Attributes
     ----------
     done : the rows of each size
     notes : what a reader of the figures must know: competitors that do not take part, baselines that scatter
-    cut : whether the budget ended it
     """
 
     def __init__(
         self, of: Ladder, problems: dict[str, Problem], session: Session, competing: list[Competitor], memory: Bandwidth | None,
         each: bool, wide: bool, budget: float | None,
     ) -> None:  # fmt: skip
-        self.of, self.problems, self.session, self.competing, self.wide, self.budget = (
-            of,
-            problems,
-            session,
-            competing,
-            wide,
-            budget,
-        )
-        self.plan = ComparisonPlan(samples={"warm": SAMPLES}, each=each)
-        self.limits, self.bounds = Limits(session.device.gflops_per_mhz, memory), RungBounds(session.device)
+        plan = ComparisonPlan(samples={"warm": SAMPLES}, each=each)
+        super().__init__(list(problems.items()), competing, session, plan, wide, budget)
+        self.of, self.bounds = of, RungBounds(session.device)
+        self.limits = Limits(session.device.gflops_per_mhz, memory)
         self.done: dict[str, list[Row]] = {}
-        self.failures: list[str] = []
         self.notes: list[str] = []
-        self.cut = False
 
-    def all(self) -> bool:
-        """Measure every size, each with a table; return True if Ctrl-C ended it."""
-        kind, count = self.session.device.kind, len(self.competing)
-        expected = {size: self.plan.expected(p, count, kind) for size, p in self.problems.items()}
-        with Progress(total(expected.values()), self.budget) as progress:
-            for size, problem in self.problems.items():
-                if self.budget is not None and progress.elapsed > self.budget:
-                    self.cut = True
-                    break
-                self.done[size] = rows = self.plan.rows(self.competing)
-                progress.table = functools.partial(self._fitted, rows, size, problem)
-                pace = Pace(progress, self.plan, problem, kind, count)
-                try:
-                    progress.step(f"{size}: making the operands")
-                    for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        came = pace.step(row, _said(row, size))
-                        if came and self.budget is not None and progress.elapsed > self.budget:
-                            self.cut = True
-                            break
-                except OutOfDeviceMemory as error:
-                    self.failures.append(f"{size}: skipped: {error}")
-                    del self.done[size]
-                    progress.leave_out(pace.left)
-                    continue
-                except KeyboardInterrupt:
-                    progress.table = None
-                    self._print(rows, size, problem)
-                    return True
-                progress.table = None
-                progress.leave_out(pace.left)
-                self._print(rows, size, problem)
+    def all(self, store: Callable[[bool], None] = lambda unfinished: None) -> bool:
+        interrupted = super().all(store)
         if self.cut:
-            skipped = [size for size in self.problems if size not in self.done]
-            rest = f"; not begun: {', '.join(skipped)}" if skipped else ""
+            rest = f"; not begun: {', '.join(self.unbegun)}" if self.unbegun else ""
             self._note(f"the budget of {duration(self.budget or 0)} is over: what is above is what had been measured{rest}")
-        return False
+        return interrupted
 
-    def _table(self, rows: list[Row], size: str, problem: Problem) -> Grid:
-        title = f"{self.of.name} at {size} on {self.session.device}"
+    def table(self, rows: list[Row], name: str, problem: Problem) -> Grid:
+        title = f"{self.of.name} at {name} on {self.session.device}"
         share: Callable[[Row], float | None] | None = None
         if self.bounds.figures:
             share = functools.partial(self.bounds.share, problem=problem)
         return ladder_table(rows, title, self.limits, problem.measured_in, self.plan.each, share)
 
-    def _fitted(self, rows: list[Row], size: str, problem: Problem) -> Group:
-        return self._table(rows, size, problem).fitted(console.width)[0]
+    def skip(self, line: str) -> None:
+        self.failures.append(line)
 
-    def _print(self, rows: list[Row], size: str, problem: Problem) -> None:
-        """Print the table of a size, and what is to be said of it."""
-        for row in rows:
-            row.bound = None  # gives memory back
-            row.state = row.state if row.measurement or row.note else "dropped"
-        show(self._table(rows, size, problem), self.wide)
+    def finish(self, rows: list[Row], name: str) -> None:
+        self.done[name] = rows
         vendors = [(row.idea, row.measurement) for row in rows if row.number == 0 and row.measurement]
-        for line in watched(self.session.device, vendors):
-            self._note(line, "yellow")
-        for line in self.bounds.notes:
+        for line in [*watched(self.session.device, vendors), *self.bounds.notes]:
             self._note(line, "yellow")
         self.bounds.notes.clear()
         for row in rows:
             if row.state in QUIET:
-                self._note(f"{row.who.name} {row.variant}".rstrip() + f" at {size}: {row.note}")
-        self.failures += [f"{row.who.name} {row.variant}".rstrip() + f" at {size}: {row.note}" for row in rows if row.failed]
+                self._note(f"{row.name} at {name}: {row.note}")
+        self.failures += [f"{row.name} at {name}: {row.note}" for row in rows if row.failed]
 
     def _note(self, line: str, style: str = "dim") -> None:
         self.notes.append(line)
         say(line, style)
-
-
-def _said(row: Row, size: str) -> str:
-    """Return what happens to a row, for the line below the table."""
-    name = f"{row.who.name} {row.variant}".rstrip()
-    if row.timing is None:
-        return f"{size}: {name} {row.state if row.state != 'timing' else 'is right'}"
-    times = len(row.timing.seconds)
-    return f"{size}: {name} timed {times} ×" if times else f"{size}: {name} warmed up"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, result_file, say, show
+from toprung.cli.common import WIDE, console, end, json_option, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.lab.harness import results
 from toprung.lab.harness.baseline import MOVED
@@ -77,8 +77,6 @@ def probe_command(
         say(f"samples scatter, most by ± {100 * most:.0f} % (those of {what}): end other programs and probe again", "yellow")
     for name, reason in notes.items():
         say(f"left out: {name}: {reason}", "dim", indent=2)
-    for line in content["failures"]:
-        say(line, "bold red")
     if json is not None:
         results.write(json, content)
     if interrupted or only:
@@ -89,7 +87,4 @@ def probe_command(
         say(f"kept as {path}")
     if plot is not None:
         mixes(content, plot)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if content["failures"]:
-        raise typer.Exit(1)
+    end(content["failures"], interrupted)

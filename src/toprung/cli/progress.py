@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from toprung.cli.common import console, errors_console, say
+from toprung.backends.base import Session
+from toprung.cli.common import console, errors_console, say, show
 from toprung.cli.streams import reader_gone
-from toprung.lab.harness.compare import ComparisonPlan, Row
+from toprung.errors import OutOfDeviceMemory
+from toprung.lab.competitor import Competitor
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.oracle.problem import Problem
+from toprung.report.grid import Grid
 
 QUIET_SECONDS = 2.0
 """Seconds between two lines, and before the first: what is over sooner needs none."""
@@ -67,6 +72,11 @@ class Progress:
     def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._start
+
+    @property
+    def is_over(self) -> bool:
+        """True if the budget is used up."""
+        return self.elapsed > self._budget
 
     def __enter__(self) -> Progress:
         if console.is_terminal:
@@ -155,3 +165,86 @@ class Pace:
             self.left[came] -= size
         self.progress.step(said, size, came)
         return bool(came)
+
+
+class Comparisons:
+    """Problems that are compared one after the other, a table each; what was measured before Ctrl-C or the budget's end is kept.
+
+    Attributes
+    ----------
+    problems : with the names that they are shown by
+    expected : seconds that each takes, as predicted, by kind of step
+    failures : what went wrong, a line each
+    cut : True if the budget ended it
+    unbegun : names of the problems that it left no time for
+    """
+
+    def __init__(
+        self, problems: Sequence[tuple[str, Problem]], competing: Sequence[Competitor], session: Session, plan: ComparisonPlan,
+        wide: bool, budget: float | None,
+    ) -> None:  # fmt: skip
+        self.problems, self.competing, self.session, self.plan, self.wide = problems, competing, session, plan, wide
+        self.expected = [plan.expected(p, len(competing), session.device.kind) for _, p in problems]
+        self.budget, self.cut = budget, False
+        self.failures: list[str] = []
+        self.unbegun: list[str] = []
+
+    def all(self, store: Callable[[bool], None] = lambda unfinished: None) -> bool:
+        """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
+        with Progress(total(self.expected), self.budget) as progress:
+            for at, (name, problem) in enumerate(self.problems):
+                self.cut = self.cut or progress.is_over
+                if self.cut:
+                    self.unbegun = [name for name, _ in self.problems[at:]]
+                    break
+                rows, interrupted, skipped = self.plan.rows(self.competing), False, False
+                progress.table = functools.partial(self._fitted, rows, name, problem)
+                pace = Pace(progress, self.plan, problem, self.session.device.kind, len(self.competing))
+                try:
+                    progress.step(f"{name}: making the operands")
+                    for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
+                        if pace.step(row, said(row, name)) and progress.is_over:
+                            self.cut = True
+                            break
+                except (OutOfDeviceMemory, MemoryError) as error:
+                    self.skip(f"{name}: skipped: {error}")
+                    skipped = not any(row.measurement for row in rows)  # what was done before it, in another mode, is kept
+                except KeyboardInterrupt:
+                    interrupted = True
+                progress.table = None
+                progress.leave_out(pace.left)
+                if skipped:
+                    continue
+                for row in rows:
+                    row.bound = None  # gives memory back
+                    row.state = row.state if row.measurement or row.note else "dropped"
+                show(self.table(rows, name, problem), self.wide)
+                self.finish(rows, name)
+                if interrupted:
+                    return True
+                store(self.cut or at + 1 < len(self.problems))
+        return False
+
+    def _fitted(self, rows: list[Row], name: str, problem: Problem) -> Group:
+        return self.table(rows, name, problem).fitted(console.width)[0]
+
+    def table(self, rows: list[Row], name: str, problem: Problem) -> Grid:
+        """Return a problem's table, as far as it has got."""
+        raise NotImplementedError
+
+    def skip(self, line: str) -> None:
+        """Take the reason why a problem does not fit the memory."""
+        raise NotImplementedError
+
+    def finish(self, rows: list[Row], name: str) -> None:
+        """Take what came of a problem, below its table."""
+        raise NotImplementedError
+
+
+def said(row: Row, name: str) -> str:
+    """Return what happens to a row of a problem, for the line below its table."""
+    who = f"{name}: {row.name}" + (f" {row.mode}" if row.mode != "warm" else "")
+    if row.timing is None:
+        return f"{who} {row.state if row.state != 'timing' else 'is right'}"
+    times = len(row.timing.seconds)
+    return f"{who} timed {times} ×" if times else f"{who} warmed up"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, say, say_interrupted, show
+from toprung.cli.common import WIDE, console, end, json_option, parse_sizes, parse_switches, parse_tile, show
 from toprung.cli.progress import Progress
 from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
@@ -115,14 +115,9 @@ def run_command(
     if len(measured) == 2:
         ratio = paired_ratio(measured[0].seconds, measured[1].seconds)
         console.print(f"speed {FILE} / {HERE}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
-    for line in wrong:
-        say(line, "bold red")
     if json is not None:
         results.write(json, content)
-    if interrupted:
-        say_interrupted()
-    if wrong:
-        raise typer.Exit(1)
+    end(wrong, interrupted)
 
 
 def _grid(rows: Sequence[Row], title: str) -> Grid:

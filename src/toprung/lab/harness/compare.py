@@ -158,6 +158,11 @@ class Row:
         return self.who.variant if isinstance(self.who, RungCompetitor) else ""
 
     @property
+    def name(self) -> str:
+        """Name of the competitor, and variant."""
+        return f"{self.who.name} {self.variant}".rstrip()
+
+    @property
     def label(self) -> str:
         """Number and variant."""
         return f"{self.number} {self.variant}".rstrip()
