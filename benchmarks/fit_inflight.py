@@ -34,8 +34,9 @@ from scipy.optimize import least_squares
 from toprung.backends import nvrtc
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import LONG, tiles
+from toprung.kernels.hopper_fp32x.config import LONG
 from toprung.kernels.hopper_sgemm.family import FAMILY as SGEMM
 from toprung.lab.harness.results import write
 from toprung.oracle.problems import problem_of
@@ -77,7 +78,7 @@ def shares(desc: GemmDesc, config: Any) -> bool:
     if config.is_alone or not stages:
         return False
     alone = replace(config, STAGES=stages)
-    return cost.fits(alone, tiles(desc, alone) * alone.SLICES * alone.k_parts, UNITS)
+    return cost.fits(alone, block_count(desc, alone) * alone.SLICES * alone.k_parts, UNITS)
 
 
 def of_check(record: dict[str, Any], kernels: Collection[str] = WEIGHED) -> list[Sample]:

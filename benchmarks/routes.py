@@ -26,11 +26,11 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TileConfig, candidates
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors, width_of_c
+from toprung.kernels.cluster import SIZES as SLICES
 from toprung.kernels.hopper_sgemm.config import VARIANTS
 from toprung.kernels.hopper_sgemm.cost import predicted, unfit
 from toprung.kernels.hopper_sgemm.family import LEAST
 from toprung.kernels.registry import family
-from toprung.kernels.skinny_cluster.family import SLICES
 from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, refused, team_tile
 from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured, is_regrouped

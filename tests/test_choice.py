@@ -30,7 +30,8 @@ from toprung.gemm.classes import is_skinny, problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
 from toprung.kernels.base import MOST, KernelConfig, KernelFamily, candidates
-from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
+from toprung.kernels.blocks import Block, block_like, width_of_c
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
@@ -66,7 +67,7 @@ H200 = Device(
 
 
 TABLE, CHAINED = blocks.BLOCKS, blocks.CHAINED_SUMS
-TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_cluster.SLICES
+TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_cluster.SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(blocks, "CHAINED_SUMS", 128)
     monkeypatch.setattr(skinny_model, "TEAMS", skinny_model.VENDOR_TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", cost_model.VENDOR_SKINNY)
-    monkeypatch.setattr(skinny_cluster, "SLICES", ())
+    monkeypatch.setattr(skinny_cluster, "SIZES", ())
     for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
         forget()
     yield
@@ -192,7 +193,7 @@ def table_of_now(table_of_then: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "CHAINED_SUMS", CHAINED)
     monkeypatch.setattr(skinny_model, "TEAMS", TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", SKINNY)
-    monkeypatch.setattr(skinny_cluster, "SLICES", SLICES)
+    monkeypatch.setattr(skinny_cluster, "SIZES", SLICES)
 
 
 def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now: None) -> None:

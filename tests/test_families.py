@@ -276,7 +276,7 @@ def test_fields_say_how_a_configuration_is_stored_and_searched() -> None:
 def test_points_of_a_space_are_configurations_and_back(one: SearchedFamily) -> None:
     device = golden.devices()["h200-cuda"]
     for desc in (golden.gemm(4096, 4096, 4096), golden.gemm(16, 4096, 4096, "NT"), golden.gemm(2048, 1536, 1024, "TN")):
-        axes = one.space(device, desc)
+        axes = {} if one.supports(device, desc) else one.space(device, desc)
         first = {name: values[0] for name, values in axes.items()}
         made = one.at(device, desc, first) if axes else None
         if made is not None:

@@ -19,8 +19,9 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import candidates
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import in_flight, tiles
+from toprung.kernels.hopper_fp32x.config import in_flight
 from toprung.kernels.hopper_fp32x.cost import CLUSTERED, alone, in_slices, places
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
@@ -193,7 +194,7 @@ def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int
     """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
     found = [c for c, _ in in_slices(desc, units) if c.most > 1]
     for config in found:
-        blocks = tiles(desc, config) * config.SLICES
+        blocks = block_count(desc, config) * config.SLICES
         room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
         assert config.is_alone == (room and (units == 132 or config.SLICES <= 8)), config
         assert (config.shared_bytes > 113 * 1024) == config.is_alone and not config.refused()

@@ -29,10 +29,10 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
 from toprung.kernels.base import GroupLaunches, Member
-from toprung.kernels.cost_model import group_sizes
+from toprung.kernels.cost_model import block_count, group_sizes
 from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_fp32x import cost, group, launches
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, tiles
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.oracle.bias import bias
 from toprung.oracle.precision import precision as promise
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     monkeypatch.setattr(packed, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
-    monkeypatch.setattr(group, "group_config", lambda *what: SMALL)
+    monkeypatch.setattr(group, "best", lambda *what: (0.0, SMALL))
     Folder.launches = 0
     return Folder(tmp_path_factory.getbasetemp(), units=2)
 
@@ -363,7 +363,7 @@ def test_results_that_lie_apart_are_told_from_those_that_do_not() -> None:
 @pytest.mark.parametrize("trans", ["NT", "TN", "TT"])
 @pytest.mark.parametrize("config", [SMALL, FOURS, in_flight(2, 128, 4), in_flight(2, 64, 6)], ids=str)
 def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, config: Fp32xConfig, trans: str) -> None:
-    monkeypatch.setattr(group, "group_config", lambda *what: config)
+    monkeypatch.setattr(group, "best", lambda *what: (0.0, config))
     for biased, activation in (((), ""), ((0, 2, 3, 4), "gelu")):
         several = Group((*SHAPES, (128, 256, 96)), trans, biased=biased, activation=activation)
         several.a[6][0, 2, 7] = np.inf
@@ -408,7 +408,7 @@ def test_the_cost_model_counts_the_first_blocks_turns() -> None:
     found = cost.seconds_of_group(group_sizes(descs[::-1]), config, 4, 4, 132)
     assert found >= cost.FLIGHT.launch + 128 * chunk + tile + 2 * chunk + cost.FLIGHT.again * tile
     assert found < cost.FLIGHT.launch + 1.1 * (130 * chunk + 2 * tile)
-    assert tiles(descs[0], config) == 1
+    assert block_count(descs[0], config) == 1
 
 
 def test_who_is_taken_into_a_group() -> None:

@@ -15,9 +15,10 @@ from hopper_on_cpu import aligned
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import SHARED_BYTES, ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported
@@ -133,7 +134,7 @@ DEEP = (
 def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
     _, chosen = cost.least(call, 132)
     slices, depth = chosen.slices, depth_of(call.K, chosen.slices)
-    assert slices > 1 and tiles(call, chosen) * slices > 0.85 * 132 * ceil(tiles(call, chosen) * slices, 132)
+    assert slices > 1 and block_count(call, chosen) * slices > 0.85 * 132 * ceil(block_count(call, chosen) * slices, 132)
     assert depth % K_BLOCK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
     ours, whole = cost.product_times(call, 132, [(chosen, slices), (chosen, 1)])

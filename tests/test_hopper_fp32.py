@@ -28,6 +28,7 @@ from toprung.errors import IllegalTile
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import candidates
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_sgemm.config import (
     ADDED_ROWS,
@@ -51,7 +52,6 @@ from toprung.kernels.hopper_sgemm.cost import (
     schedule,
     schedules,
     supported,
-    tiles_of,
     unfit,
 )
 from toprung.kernels.record import kernel_source, with_includes
@@ -295,7 +295,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
 @given(st.integers(1, 1500), st.integers(1, 2200), st.integers(1, 300), st.integers(1, 40))
 def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: int, units: int) -> None:
     call = aligned(M, N, K)
-    tiles, chunks = tiles_of(call, SgemmConfig()), ceil(K, SgemmConfig().BK)
+    tiles, chunks = block_count(call, SgemmConfig()), ceil(K, SgemmConfig().BK)
     found = [Schedule(*one) for one in zip(*(n.tolist() for n in schedules(call, SgemmConfig(), units)), strict=True)]
     assert schedule(call, SgemmConfig(), units) in found
     for how in {found[0], found[-1], found[len(found) // 2]}:

@@ -133,7 +133,7 @@ def test_what_is_offered_on_an_h200() -> None:
     """For one large product alone; ``point`` inverts ``at``; a store's entry becomes the same configuration."""
     large = GemmDesc(4096, 4096, 4096, align_a=4, align_b=4, align_c=4)
     assert FAMILY.space(H200, large) and not FAMILY.space(H200, GemmDesc(512, 512, 512))
-    assert not FAMILY.space(H200, replace(large, batch=2, stride_a=4096**2, stride_b=4096**2, stride_c=4096**2))
+    assert FAMILY.supports(H200, replace(large, batch=2, stride_a=4096**2, stride_b=4096**2, stride_c=4096**2))
     found = FAMILY.at(H200, large, POINT)
     assert found is not None and FAMILY.point(found) == POINT
     one = replace(large, M=4352, K=2048)  # a launch has no more of K: there sums are one chain

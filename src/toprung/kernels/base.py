@@ -432,8 +432,8 @@ class SearchedFamily(KernelFamily[Config]):
     """A family with a space that the tuner searches; by default all values of its configuration's fields."""
 
     def space(self, device: Device, desc: OwnDesc) -> Axes:
-        """Return the axes of a search for a product; empty where there is nothing to search."""
-        return {} if self.supports(device, desc) else self.config.axes()
+        """Return the axes of a search for a product that ``supports`` allows; empty where there is nothing to search."""
+        return self.config.axes()
 
     def at(self, device: Device, desc: OwnDesc, point: Point) -> Config | None:
         """Return the configuration at a point of the axes; None if it is not legal."""

@@ -18,8 +18,8 @@ from toprung.device import Device
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, widest
 from toprung.kernels import cost_model
 from toprung.kernels.base import Switches
-from toprung.kernels.cluster import no_clusters
-from toprung.kernels.cost_model import Columns
+from toprung.kernels.cluster import SIZES, no_clusters
+from toprung.kernels.cost_model import Columns, block_count
 from toprung.kernels.launch import chain_lengths
 from toprung.kernels.record import Switch
 from toprung.kernels.split_k import Rows, slice_depth
@@ -138,11 +138,6 @@ def tile_grid(desc: Desc, tile: Tile) -> tuple[int, int]:
     return -(-desc.M // tile.BM), -(-desc.N // tile.BN)
 
 
-def block_count(desc: Desc, tile: Tile) -> int:
-    """Return the blocks of all matrices of the batch."""
-    return math.prod(tile_grid(desc, tile)) * desc.batch
-
-
 def fitted(desc: GemmDesc, tile: Tile) -> Tile:
     """Return a tile with accesses to A and B as wide as operands and tile allow."""
     a, b, _ = desc.widths
@@ -220,10 +215,8 @@ BLOCKS, VENDOR_BLOCKS = (
 )
 """Tiles that are weighed, and substitutes for a vendor's tiles, which add each sum up in one chain."""
 
-WAVES, CLUSTER_SIZES, PER_UNIT = (1, 2, 4), (2, 3, 4, 6, 8), 6
-"""Split-K factors to try, as work-groups per SM; cluster sizes; and most blocks per SM of a cluster.
-
-Each block of a cluster has one slice of K. An SM holds about that many blocks of any tile, all slices together."""
+WAVES, PER_UNIT = (1, 2, 4), 6
+"""Split-K factors to try, as work-groups per SM; most blocks per SM of clusters, all slices together: as many as an SM holds."""
 
 
 def block_like(tile: Tile) -> Block | None:
@@ -285,7 +278,7 @@ def cluster_bytes(tile: Tile, slices: int) -> int:
 def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
     """Return ``BLOCKS`` or ``VENDOR_BLOCKS`` with the widest legal accesses up to ``a`` and ``b`` floats.
 
-    Each has a row for all of K, for each of ``WAVES``, and for each of ``CLUSTER_SIZES`` that its rows and memory allow.
+    Each has a row for all of K, for each of ``WAVES``, and for each of ``cluster.SIZES`` that its rows and memory allow.
     Tiles for wide accesses only are left out where accesses must be narrower.
     """
     table, units = VENDOR_BLOCKS if vendor else BLOCKS, device.compute_units
@@ -299,7 +292,7 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
         rows, most = [], 0 if vendor or no_clusters(device) else device.dynamic_local_bytes
         for one in found:
-            fits = (n for n in CLUSTER_SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
+            fits = (n for n in SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
             rows += [(one, wave * units, 0) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
         numbers = [(n, c, o.resident, o.efficiency, o.chained, is_roomy(o.tile), *Columns.of(o.tile)) for o, n, c in rows]
         share, cluster, resident, efficiency, chained, roomy, *columns = np.array(numbers, float).T

@@ -29,8 +29,6 @@ from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, ke
 from toprung.paths import cache_dir, publish_cached
 from toprung.tile import Tile
 
-__all__ = ["Compiled", "Own", "build", "guard", "is_kept", "keep", "kernel_of", "loaded", "source_kernel"]
-
 FORMAT = "toprung binary 4"
 
 PACK = Path(__file__).with_name("cubins.pack")

@@ -9,6 +9,8 @@ from toprung.device import Device
 
 LARGEST = 8
 """Largest cluster that every GPU with clusters can run (CUDA's portable size)."""
+SIZES = (2, 3, 4, 6, 8)
+"""Cluster sizes that are weighed; each block of a cluster has one slice of K."""
 
 
 @functools.lru_cache(16)

@@ -193,6 +193,12 @@ def launch_cycles(
     return total + split * (p.second + _funnel(xp, moving, rounds))
 
 
+def block_count(desc: Desc, block: Any) -> int:
+    """Return the blocks of C of all matrices; ``block`` has BM and BN, or columns of them."""
+    found: int = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
+    return found
+
+
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
     """Return a smooth maximum of limits that overlap: the fourth root of the sum of their fourth powers."""
     total = 0.0
@@ -344,6 +350,14 @@ def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:
     sizes = np.array([(d.M, d.N, d.K) for d in descs], np.int64)
     found: NDArray[Any] = sizes[np.argsort(-sizes[:, 2], kind="stable")].T
     return found
+
+
+def first_block(sizes: NDArray[Any], block: Any, units: int) -> tuple[NDArray[Any], int]:
+    """Return K of the tiles of a group's first block, the longest of each round, and how many tiles the last round has."""
+    M, N, K = sizes
+    ends = np.cumsum(-(-M // block.BM) * -(-N // block.BN))
+    rounds = np.arange(0, ends[-1], block.resident * units)
+    return K[np.searchsorted(ends, rounds, "right")], int(ends[-1] - rounds[-1])
 
 
 TIE = 0.02

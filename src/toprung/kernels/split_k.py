@@ -32,6 +32,11 @@ def whole_slices(depth: int, piece: N, slices: N) -> N:
     return -(-depth // slice_depth(depth, piece, slices))
 
 
+def are_deep(depth: int, piece: int, slices: int) -> bool:
+    """Return True if each of ``slices`` slices, none of them empty, has iterations enough to be worth it."""
+    return depth >= slices * LEAST_ITERATIONS * piece and whole_slices(depth, piece, slices) == slices
+
+
 @functools.lru_cache(1 << 14)
 def with_slices(tile: Tile, slices: int) -> Tile:
     """Return a tile with its number of slices; one slice is no split. Every selection asks for some hundred of the same."""

@@ -54,7 +54,7 @@ class CallSpace:
         self.device, self.desc = device, desc
         self.model = expected or model(device, desc, precision)
         known = [f for f in families() if f.own and f.precision == precision and isinstance(f, SearchedFamily)]
-        self._parts: list[tuple[SearchedFamily, Axes]] = [(f, a) for f in known if (a := f.space(device, desc))]
+        self._parts = [(f, a) for f in known if not f.supports(device, desc) and (a := f.space(device, desc))]
 
     @property
     def size(self) -> int:

@@ -186,9 +186,3 @@ def on_words(desc: GemmDesc) -> bool:
     apart, f32 = desc.batch > 1, "float32"
     a = desc.type_a == f32 or not (desc.lda % 2 or (apart and desc.stride_a % 2))
     return a and (desc.type_b == f32 or not (desc.ldb % 2 or (apart and desc.stride_b % 2)))
-
-
-def tiles(desc: GemmDesc, config: Any) -> int:
-    """Return the tiles of all products; a column of them for ``cost.Columns``."""
-    found: int = -(-desc.M // config.BM) * -(-desc.N // config.BN) * desc.batch
-    return found

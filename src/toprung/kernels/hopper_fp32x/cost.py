@@ -14,11 +14,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.kernels import cost_model
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.config import (
     BLOCKS,
@@ -31,8 +31,6 @@ from toprung.kernels.hopper_fp32x.config import (
     Fp32xConfig,
     aligned,
     in_flight,
-    presplit,
-    tiles,
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices
 from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half
@@ -49,7 +47,7 @@ WEIGHED: Mapping[str, Sequence[Fp32xConfig]] = {
         Fp32xConfig(CONSUMERS=1, BN=32, STAGES=8, GROUP=16),
     ],
     IN_FLIGHT: [in_flight(*block, n) for block, n in (*zip(BLOCKS[IN_FLIGHT], (4, 6, 8, 5, 8), strict=True), *LONG.items())],
-    ONE: [presplit(*block, n) for block, n in zip(BLOCKS[ONE], (5, 7), strict=True)],
+    ONE: [Fp32xConfig(*block, n, split=ONE) for block, n in zip(BLOCKS[ONE], (5, 7), strict=True)],
 }  # fmt: skip
 """Blocks that are weighed, by form; clusters and parts of K follow from the product.
 
@@ -123,7 +121,7 @@ def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
     times = product_times(desc, units, rows)
     tile, parts = rows[times.index(min(times))]
     seconds = min(times) + beside(desc, units, tile, parts)
-    if tile.BN == 128 and tiles(desc, tile) >= BEFOREHAND.many * units:
+    if tile.BN == 128 and block_count(desc, tile) >= BEFOREHAND.many * units:
         tile = replace(tile, STAGES=6)
     return seconds, with_parts(tile, parts)
 
@@ -158,7 +156,7 @@ def beside(desc: GemmDesc, units: int, tile: Fp32xConfig, parts: int) -> float:
         along += 0 if across else rows
     splitting += along * max(p.least_row - 8 * desc.K / p.split_rate, 0.0)
     short = p.short_tail * max(1 - desc.K / p.short, 0.0) * tile.BM * tile.BN
-    return float(2 * p.launch + splitting + (-(-tiles(desc, tile) // units) * short if parts == 1 else 0.0))
+    return float(2 * p.launch + splitting + (-(-block_count(desc, tile) // units) * short if parts == 1 else 0.0))
 
 
 def strassen_seconds(desc: GemmDesc, units: int) -> float:
@@ -252,30 +250,18 @@ def share(desc: GemmDesc, units: int) -> float:
     found, each, chunks = math.inf, times(*aligned(desc)), -(-desc.K // K_BLOCK)
     for ((one, _),) in in_clusters(IN_FLIGHT, 1):
         chunk, tile = each[one.CONSUMERS, one.BN]
-        found = min(found, tiles(desc, one) * (chunks * chunk + tile) / (one.resident * units))
+        found = min(found, block_count(desc, one) * (chunks * chunk + tile) / (one.resident * units))
     moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
     return float(max(found, moved))
 
 
 def seconds_of_group(sizes: NDArray[Any], config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
-    """Return the predicted seconds of a group's launch: those of its first block.
-
-    That block has the longest tile of each round.
-
-    ``sizes``: as ``cost_model.group_sizes`` has them.
-    """
+    """Return the predicted seconds of a group's launch, those of its first block; ``sizes``: ``cost_model.group_sizes``."""
     (M, N, K), (chunk, tile) = sizes, times(align_a, align_b)[config.CONSUMERS, config.BN]
-    ends = np.cumsum(-(-M // config.BM) * -(-N // config.BN))
-    turns = np.arange(0, ends[-1], config.resident * units)
-    work = float((-(-K[np.searchsorted(ends, turns, "right")] // K_BLOCK) * chunk).sum())
-    work += tile * (1 + FLIGHT.again * (len(turns) - 1))
+    depths, _ = cost_model.first_block(sizes, config, units)
+    work = float((-(-depths // K_BLOCK) * chunk).sum()) + tile * (1 + FLIGHT.again * (len(depths) - 1))
     work *= FLIGHT.sole if config.is_alone else 1.0
     return float(FLIGHT.launch + math.hypot(work, 4 * float(((M + N) * K + M * N).sum()) / FLIGHT.memory_rate))
-
-
-def group_config(sizes: NDArray[Any], align_a: int, align_b: int, units: int) -> Fp32xConfig:
-    """Return the block that a group is predicted to take least time with."""
-    return min(WEIGHED[IN_FLIGHT], key=lambda config: seconds_of_group(sizes, config, align_a, align_b, units))
 
 
 # B split beforehand, A in flight

@@ -28,22 +28,12 @@ from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Groups, KernelFamily, Launches, NoConfig, Point, SearchedFamily
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost, strassen
-from toprung.kernels.hopper_fp32x.config import (
-    BOTH,
-    CLUSTERS,
-    IN_FLIGHT,
-    K_BLOCK,
-    ONE,
-    Fp32xConfig,
-    in_flight,
-    on_words,
-    presplit,
-    tiles,
-)
+from toprung.kernels.hopper_fp32x.config import BOTH, CLUSTERS, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, in_flight, on_words, presplit
 from toprung.kernels.hopper_fp32x.group import group_launches
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
@@ -87,10 +77,10 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return [source.text for source in sources]
 
     def adapt(self, device: Device, desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc, exact: bool) -> Fp32xConfig | str:
-        both, blocks = config.split == BOTH, config.k_parts * tiles(measured, config)
+        both, blocks = config.split == BOTH, config.k_parts * block_count(measured, config)
         if not both and config.k_parts == 1:
             return config
-        wanted = config.k_parts if exact else round(blocks / max(tiles(desc, config), 1))  # as many blocks as were measured
+        wanted = config.k_parts if exact else round(blocks / max(block_count(desc, config), 1))  # as many blocks as were measured
         parts = trimmed(desc.K, min(wanted, cost.most_slices(desc) if both else desc.K // SHORTEST))
         return replace(config, k_parts=parts) if both or parts > 1 else "its tiles are as many as there are SMs: K is not cut"
 
@@ -122,9 +112,7 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         # a few slices of K, and those that fill the device
-        if not (axes := super().space(device, desc)):
-            return {}
-        filling = {parts for _, parts in cost.both(desc, device.compute_units)}
+        axes, filling = super().space(device, desc), {parts for _, parts in cost.both(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
 

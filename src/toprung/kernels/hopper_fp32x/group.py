@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from toprung.backends.base import Session
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.cost_model import group_sizes
 from toprung.kernels.group import GroupForm, Matrix, by_traits, packed
-from toprung.kernels.hopper_fp32x.config import aligned
-from toprung.kernels.hopper_fp32x.cost import group_config, seconds_of_group
+from toprung.kernels.hopper_fp32x.config import IN_FLIGHT, Fp32xConfig, aligned
+from toprung.kernels.hopper_fp32x.cost import WEIGHED, seconds_of_group
 from toprung.kernels.hopper_fp32x.sources import product_source
 
 Layout = tuple[bool, bool, int, int]
@@ -22,7 +23,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
     units = session.device.compute_units
 
     def form(layout: Layout, some: Sequence[Matrix]) -> GroupForm:
-        config = group_config(group_sizes([m.desc for m in some]), *layout[2:], units)
+        _, config = best(some, layout[2:], units)
         return GroupForm(config, layout, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
 
     return packed(session, "hopper_inflight", members, classes(members, units), form)
@@ -41,14 +42,14 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
         least = min(a for a, _ in by_align), min(b for _, b in by_align)
         every = [m for alike in by_align.values() for m in alike]
         if len(by_align) > 1:
-            apart = sum(group_seconds(alike, align, units) for align, alike in by_align.items())
-            if apart < group_seconds(every, least, units):
+            apart = sum(best(alike, align, units)[0] for align, alike in by_align.items())
+            if apart < best(every, least, units)[0]:
                 yield from (((*trans, *align), alike) for align, alike in by_align.items())
                 continue
         yield (*trans, *least), every
 
 
-def group_seconds(members: Sequence[Matrix], align: tuple[int, int], units: int) -> float:
-    """Return the predicted seconds of a launch, in the best block."""
+def best(members: Sequence[Matrix], align: tuple[int, int], units: int) -> tuple[float, Fp32xConfig]:
+    """Return the least predicted seconds of a launch, and the block that takes them."""
     sizes = group_sizes([m.desc for m in members])
-    return seconds_of_group(sizes, group_config(sizes, *align, units), *align, units)
+    return min(((seconds_of_group(sizes, one, *align, units), one) for one in WEIGHED[IN_FLIGHT]), key=itemgetter(0))

@@ -33,8 +33,9 @@ from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import Counter, ceil, padded
-from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig, tiles
+from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, terms_bytes, trimmed, unsupported, width
 from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, reduce_source, source_of, split_source, spread, walk
 
@@ -210,6 +211,6 @@ def splitting(
 
 def blocks(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
     """Return the blocks of a launch: as many as run at once, each with tiles in turn; a cluster for each tile where K is sliced."""
-    count = tiles(desc, config) * config.k_parts
+    count = block_count(desc, config) * config.k_parts
     at_once = units if config.split == BOTH else config.resident * units
     return count * config.SLICES if config.SLICES > 1 else min(count, at_once)

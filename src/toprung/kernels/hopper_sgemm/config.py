@@ -61,11 +61,6 @@ class SgemmConfig(FieldsConfig):
             return ring(self.tile) + self.STAGES * 4 * self.BM * self.BK
         return self.held + 4 * self.BM * self.BN
 
-    @property
-    def link(self) -> int:
-        """Stages of a link of a chain where tiles fill the SMs."""
-        return self.stages(CHAIN)
-
     def stages(self, chain: int) -> int:
         """Return the stages of ``chain`` products; three times as many where links are added up in memory, which takes longer."""
         return ceil(chain, self.BK) * (3 if self.TURN_A else 1)
@@ -107,7 +102,7 @@ class SgemmConfig(FieldsConfig):
         """Return the kernel's macros; with ``ROWS`` those of the kernel that adds to C."""
         pads = NARROW_PADS if more.get("NARROW_C") else ADDING_PADS if more.get("ROWS") else PADS
         pad = pads.get((self.BM, self.BK), 0)
-        chain = {"LINK": self.link, "HELD": self.held}
+        chain = {"LINK": self.stages(CHAIN), "HELD": self.held}
         own = {name: n for name, n in asdict(self).items() if name != "COPY"}  # which operands are copied follows the product
         return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **chain, **own, **more}
 

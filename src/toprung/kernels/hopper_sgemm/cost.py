@@ -14,6 +14,7 @@ import numpy as np
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import DEEPEST, LIMIT, ceil, is_hopper
 from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIANTS, SgemmConfig
 
@@ -57,14 +58,9 @@ class Layout(NamedTuple):
     lay_b: Any
 
 
-def tiles_of(desc: GemmDesc, variant: Any) -> Any:
-    """Return the tiles of C."""
-    return -(-desc.M // variant.BM) * -(-desc.N // variant.BN)
-
-
 def schedules(desc: GemmDesc, variant: Any, units: int) -> Schedule:
     """Return what is weighed, in columns: whole tiles alone, then what does not fill waves cut over ever more blocks."""
-    tiles, chunks = np.asarray([tiles_of(desc, variant), -(-desc.K // variant.BK)])[..., None]
+    tiles, chunks = np.asarray([block_count(desc, variant), -(-desc.K // variant.BK)])[..., None]
     n = np.arange(1, max(2, ceil(units, int(tiles.min()))) + 1)
     grid, left = np.minimum(n * tiles, units), tiles % units
     cut = (n > 1) & (left > 0) & (grid <= tiles * chunks)
@@ -76,7 +72,7 @@ def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
 
     Where tiles leave SMs without one cuBLAS cuts sums into more parts, by what ``fuzz.json`` of results/nvidia-h200 shows.
     """
-    tiles = tiles_of(desc, variant)
+    tiles = block_count(desc, variant)
     return CHAIN if tiles >= MODEL.filled * ceil(tiles, units) * units else SHORT_CHAIN
 
 
@@ -84,7 +80,7 @@ def schedule_times(desc: GemmDesc, variant: Any, units: int) -> tuple[Schedule, 
     """Return ``schedules``, and the seconds that the fullest block takes with each."""
     found = grid, shared = schedules(desc, variant, units)
     stage = variant.BM * variant.BN * variant.BK
-    tiles, chunks, stage = np.asarray([tiles_of(desc, variant), -(-desc.K // variant.BK), stage])[..., None]
+    tiles, chunks, stage = np.asarray([block_count(desc, variant), -(-desc.K // variant.BK), stage])[..., None]
     whole = -((shared - tiles) // grid)
     mine = -(-shared * chunks // grid) + whole * chunks
     parts = np.where(shared, -(-grid // np.maximum(shared, 1)), 0)  # of a tile: one is written and the others are added
@@ -108,7 +104,7 @@ def least(desc: GemmDesc, units: int) -> tuple[float, SgemmConfig]:
     times = known[0] * predicted(desc, units, COLUMNS, known[1])
     i = int(times.argmin())
     found = VARIANTS[i]
-    if found == FIRST and tiles_of(desc, found) > MODEL.broad * units:
+    if found == FIRST and block_count(desc, found) > MODEL.broad * units:
         found = replace(found, GROUP=2 * found.GROUP)
     return float(times[i]), found
 

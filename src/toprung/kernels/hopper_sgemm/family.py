@@ -97,7 +97,7 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        return {} if self.supports(device, desc) or not is_large(desc) else SPACE
+        return SPACE if is_large(desc) else {}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> SgemmConfig | None:
         # A point with as many stages as there is room for; None if it does not suit

@@ -12,22 +12,10 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches
 from toprung.kernels.build import kernel_of
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import ceil, padded
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import (
-    Schedule,
-    chain_of,
-    copied,
-    direct_a,
-    direct_b,
-    laid_out,
-    least,
-    narrow_c,
-    schedule,
-    supported,
-    tiles_of,
-    unfit,
-)
+from toprung.kernels.hopper_sgemm.cost import chain_of, copied, direct_a, direct_b, laid_out, narrow_c, schedule, supported, unfit
 
 LAY_THREADS = 256
 LAY_SIDE = 64
@@ -69,15 +57,14 @@ class SgemmLaunches(Launches):
     """
 
     def __init__(
-        self, session: Session, call: GemmDesc, variant: SgemmConfig | None = None, *,
+        self, session: Session, call: GemmDesc, variant: SgemmConfig, *,
         kernel: Kernel | None = None, cut: bool = True, overlap: bool = True, epilogue: Epilogue | None = None, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
-        self.session, self.call, self.units = session, call, session.device.compute_units
-        self.variant = variant or least(call, self.units)[1]
-        if reason := self.variant.refused() or unfit(call, self.variant):
-            raise Unsupported(f"{self.variant.text}: {reason}")
+        self.session, self.call, self.variant, self.units = session, call, variant, session.device.compute_units
+        if reason := variant.refused() or unfit(call, variant):
+            raise Unsupported(f"{variant.text}: {reason}")
         self.cut, self.overlap, self.epilogue = cut, overlap, epilogue
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
@@ -85,7 +72,7 @@ class SgemmLaunches(Launches):
             self._products = {"no beta": self._products[""], "beta": self._kernel(session, True)}
         self.lay = kernel_of(session, lay_source()) if any(laid_out(call, self.variant)) else None
         deal = schedule(call, self.variant, self.units)
-        self.schedule = deal if cut else Schedule(min(self.units, tiles_of(call, self.variant)), 0)
+        self.schedule = deal if cut else deal._replace(grid=min(self.units, block_count(call, variant)), shared=0)
         super().__init__(session, self._plan())
 
     def _kernel(self, session: Session, adding: bool) -> Kernel:

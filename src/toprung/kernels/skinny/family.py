@@ -193,8 +193,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         return ((s.few, length, depth) if s.swapped else (length, s.few, depth)), small
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        if self.supports(device, desc):
-            return {}
         return SPACES[reader(desc.skinny), "gpu" if device.kind == "gpu" else "cpu"]
 
     def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:

@@ -15,16 +15,13 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import Axes, Launches, Point
-from toprung.kernels.cluster import LARGEST, no_clusters
+from toprung.kernels.cluster import LARGEST, SIZES, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
 from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
 from toprung.kernels.skinny_model import SMALL, block_count, iteration_depth, skinny_seconds
-from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
+from toprung.kernels.split_k import are_deep, whole_slices
 from toprung.tile import Tile
-
-SLICES = (2, 3, 4, 6, 8)
-"""Cluster sizes that are weighed, one slice of K for each block."""
 
 
 def _record(kernel: str, slices: int) -> LibraryKernel:
@@ -59,7 +56,7 @@ class SkinnyCluster(SkinnyFamily):
         return no_clusters(device) or super().supports(device, desc)
 
     def _each(self) -> tuple[tuple[float, int], ...]:
-        return tuple([(0, n) for n in SLICES])
+        return tuple([(0, n) for n in SIZES])
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
@@ -79,7 +76,7 @@ class SkinnyCluster(SkinnyFamily):
 
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         slices = min(wanted, LARGEST)
-        return slices if slices >= 2 and _fits(s, tile, slices) else 0
+        return slices if slices >= 2 and are_deep(s.depth, iteration_depth(tile), slices) else 0
 
     def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], SkinnyConfig]:
         (M, N, _), _ = super().test_problem(desc, config)
@@ -87,8 +84,7 @@ class SkinnyCluster(SkinnyFamily):
         return (M, N, 2 * config.slices * iteration_depth(config.tile) - 4), config
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        found = super().space(device, desc)
-        return {**found, "SPLIT_K": tuple(range(2, LARGEST + 1))} if found else {}
+        return {**super().space(device, desc), "SPLIT_K": tuple(range(2, LARGEST + 1))}
 
     def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:
         made = super().at(device, desc, point)
@@ -99,12 +95,6 @@ class SkinnyCluster(SkinnyFamily):
         ):
             return None
         return made
-
-
-def _fits(s: Skinny, tile: Tile, slices: int) -> bool:
-    """Return True if each block has a slice that is worth it, none of them empty."""
-    piece = iteration_depth(tile)
-    return s.depth >= slices * LEAST_ITERATIONS * piece and whole_slices(s.depth, piece, slices) == slices
 
 
 FAMILY = SkinnyCluster()

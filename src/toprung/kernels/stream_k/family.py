@@ -113,9 +113,8 @@ class StreamK(RecordFamily[TileConfig]):
         options = blocks.layout_options(desc, config.tile, dict(config.options), desc.widths[2])
         return self.complete(device, TileConfig(replace(config.tile, SPLIT_K=None), options))
 
-    def space(self, device: Device, desc: Desc) -> Axes:
-        large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST
-        return SPACE if large else {}
+    def space(self, device: Device, desc: GemmDesc) -> Axes:
+        return SPACE if device.kind == "gpu" and desc.M * desc.N >= LEAST else {}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))

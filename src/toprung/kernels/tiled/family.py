@@ -18,7 +18,8 @@ from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
-from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid
+from toprung.kernels.blocks import Block, block_like, fitted, split_k_factors, tile_grid
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
 from toprung.kernels.record import RecordFamily
@@ -84,8 +85,8 @@ class Tiled(RecordFamily[TileConfig]):
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
             return reason
-        measured_blocks = -(-measured.sizes[0] // tile.BM) * -(-measured.sizes[1] // tile.BN) * measured.batch
-        slices = adapted_slices(desc.K, tile.BK or 1, config.slices, block_count(desc, tile), measured_blocks, exact)
+        here, there = block_count(desc, tile), block_count(measured, tile)
+        slices = adapted_slices(desc.K, tile.BK or 1, config.slices, here, there, exact)
         made = with_slices(tile, slices)
         if blocks.chain_of(desc, made) is None:
             return "it has no registers for short chains"
@@ -98,8 +99,6 @@ class Tiled(RecordFamily[TileConfig]):
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
-        if self.supports(device, desc):
-            return {}
         base: Axes = {**RECORD.space, **SEARCHED} if device.kind == "gpu" else ON_CPU
         slices = {n for tile in SIZES for n in split_k_factors(desc, tile, device.compute_units)}
         return {**base, "SPLIT_K": tuple(sorted({*base["SPLIT_K"], *slices}))}

@@ -17,11 +17,12 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import blocks
 from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileConfig
-from toprung.kernels.blocks import BLOCKS, block_count, cluster_bytes, tile_grid
+from toprung.kernels.blocks import BLOCKS, cluster_bytes, tile_grid
 from toprung.kernels.cluster import LARGEST, no_clusters
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.launch import MOST_GROUPS, direct
 from toprung.kernels.record import LibraryKernel, RecordFamily
-from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
+from toprung.kernels.split_k import adapted_slices, are_deep, whole_slices, with_slices
 from toprung.kernels.tiled.family import all_configured, arguments, configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.tile import Rule, Tile
@@ -68,10 +69,8 @@ class TiledCluster(RecordFamily[TileConfig]):
 
     def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
         """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
-        piece = tile.BK or 1
-        if slices > (tile.TM or 1) or cluster_bytes(tile, slices) > device.dynamic_local_bytes:
-            return False
-        return desc.K >= slices * LEAST_ITERATIONS * piece and whole_slices(desc.K, piece, slices) == slices
+        room = slices <= (tile.TM or 1) and cluster_bytes(tile, slices) <= device.dynamic_local_bytes
+        return room and are_deep(desc.K, tile.BK or 1, slices)
 
     def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
@@ -115,8 +114,6 @@ class TiledCluster(RecordFamily[TileConfig]):
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, 2 * config.slices * (tile.BK or 1) - 4), config
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        if self.supports(device, desc):
-            return {}
         return {"BLOCK": tuple(i for i, one in enumerate(BLOCKS) if one.chained), "SPLIT_K": tuple(RECORDS)}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:

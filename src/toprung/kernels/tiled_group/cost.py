@@ -9,13 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.cost_model import BLOCK, FUNNEL
+from toprung.kernels.cost_model import BLOCK, FUNNEL, block_count
 from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock
 
 LANES = 128
@@ -36,34 +35,21 @@ def tile_cycles(device: Device, block: GroupBlock, count: int) -> tuple[float, f
     return multiplying + waiting, writing + BLOCK.iteration  # what is fetched first waits for memory once more
 
 
-def tiles(desc: GemmDesc, block: GroupBlock) -> int:
-    """Return the tiles of all matrices of a product."""
-    return -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
-
-
 def share(device: Device, desc: GemmDesc) -> float:
     """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
     found = math.inf
     for block in BLOCKS:
         step, tile = tile_cycles(device, block, block.resident)
         one = -(-desc.K // block.BK) * step + tile
-        found = min(found, max(tiles(desc, block) * one / (block.resident * device.compute_units), one / SHARERS))
+        found = min(found, max(block_count(desc, block) * one / (block.resident * device.compute_units), one / SHARERS))
     moved = 4 * (desc.rows_read * desc.K + BLOCK.written * desc.M * desc.N * desc.batch) / BLOCK.memory
     return float(max(found, moved) / cost_model.hz(device))
 
 
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
-    """Return the predicted cycles of a launch: those of its first block.
-
-    That block has the longest tile of each round.
-
-    ``sizes``: as ``cost_model.group_sizes`` has them.
-    """
-    M, N, K = sizes
-    ends = np.cumsum(-(-M // block.BM) * -(-N // block.BN))
-    turns = np.arange(0, ends[-1], block.resident * device.compute_units)
-    steps = -(-K[np.searchsorted(ends, turns, "right")] // block.BK)
-    left = min(block.resident, math.ceil((int(ends[-1]) - int(turns[-1])) / device.compute_units))
+    """Return the predicted cycles of a launch, those of its first block; ``sizes``: ``cost_model.group_sizes``."""
+    (M, N, K), (depths, last) = sizes, cost_model.first_block(sizes, block, device.compute_units)
+    steps, left = -(-depths // block.BK), min(block.resident, math.ceil(last / device.compute_units))
     (step, tile), (last_step, last_tile) = (tile_cycles(device, block, n) for n in (block.resident, left))
     work = float((steps[:-1] * step + tile).sum() + steps[-1] * last_step + last_tile)
     moved = 4 * float(((M + N) * K + BLOCK.written * M * N).sum()) / BLOCK.memory

@@ -17,9 +17,10 @@ from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Groups, KernelFamily, Launches, Member, NoConfig
+from toprung.kernels.cost_model import block_count
 from toprung.kernels.group import MOST_MATRICES, GroupForm, Matrix, by_traits, packed
 from toprung.kernels.tiled_group.config import BLOCKS, group_source
-from toprung.kernels.tiled_group.cost import group_block, share, tiles
+from toprung.kernels.tiled_group.cost import group_block, share
 
 OLDEST = (7, 0)
 """Least compute capability with parameters that a kernel reads where they are (``__grid_constant__``)."""
@@ -34,7 +35,7 @@ def group_share(device: Device, desc: GemmDesc) -> float:
         return float("inf")
     if desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
         return float("inf")
-    if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
+    if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(block_count(desc, block) for block in BLOCKS) > MOST_TILES:
         return float("inf")
     return share(device, desc)
 

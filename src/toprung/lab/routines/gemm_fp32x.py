@@ -8,7 +8,8 @@ from typing import Any
 from toprung.errors import Unsupported
 from toprung.kernels.base import Launches
 from toprung.kernels.build import Compiled
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, tiles
+from toprung.kernels.cost_model import block_count
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import most_slices
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
@@ -24,6 +25,6 @@ def steps(compiled: Compiled[Rung], desc: Any, session: Any) -> Launches:
     if reason := unsupported(session.device, desc, Fp32xConfig()):
         raise Unsupported(reason)
     config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
-    room = session.device.compute_units // max(tiles(desc, config), 1)  # no more tiles than SMs, as memory and SHORTEST allow
+    room = session.device.compute_units // max(block_count(desc, config), 1)  # no more tiles than SMs, as memory and SHORTEST allow
     parts = compiled.options.get("SLICES", 1) or trimmed(desc.K, min(most_slices(desc), room))
     return Fp32xLaunches(session, desc, replace(config, k_parts=parts), overlap=bool(compiled.options.get("OVERLAP", 0)))
