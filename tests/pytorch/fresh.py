@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import toprung
@@ -19,6 +20,7 @@ from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.blas import background, calls, fresh, routines
 from toprung.blas.product import OnDevice
+from toprung.errors import LaunchError
 from toprung.execute.executor import executor_of
 
 A, B, C, W = (torch.rand(size, size) for size in (16, 1024, 1024, 1100))
@@ -26,7 +28,7 @@ ENTRY = native_plan.loaded(Path(sys.argv[1]))
 native_plan.entry = lambda: ENTRY  # type: ignore[assignment]
 toprung.matmul(A, A, own=True)  # find a device before the stand-in is installed
 calls.enter(adapter)
-adapter.queue = lambda thing, home: None  # type: ignore[method-assign]
+type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assign]
 OnDevice.run = lambda *arguments: None  # type: ignore[method-assign,assignment]  # Python's own launches are of no interest
 DECIDED: list[tuple[int, ...]] = []
 
@@ -58,9 +60,14 @@ def lines() -> list[str]:
     return [" | ".join("" if re.fullmatch("[0-9a-f]{8,}", word) else word for word in line.split(" | ")) for line in log()]
 
 
+def planned(found: fresh.Range, size: int) -> OnDevice:
+    """Return the call of a size, planned for that alone."""
+    return found.operands.at(found.axis, size).call(SESSION, False, *found.call.executable.selections.values())
+
+
 def plan_of(found: fresh.Range, size: int) -> list[str]:
-    """Return the driver calls of Python's plan of a size, as ``lines``."""
-    made = native_plan.NativePlan(ENTRY.library, SESSION, fresh.Inside(found, size, A).by_python.executable.plan)
+    """Return the driver calls of a plan that is made for a size alone, as ``lines``."""
+    made = native_plan.NativePlan(ENTRY.library, SESSION, planned(found, size).executable.plan)
     at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
     assert ENTRY.library.toprung_launch(made.handle, at, 1.0, 0.0, None) == 0
     return lines()
@@ -69,14 +76,18 @@ def plan_of(found: fresh.Range, size: int) -> list[str]:
 def sizes_inside_a_range_are_not_selected() -> None:
     (found,) = ranges_of(rows, 600, 610, 620)
     DECIDED.clear()
-    for size in (found.first, found.last, 601, 622):
+    for size in (found.made.first, found.made.last, 601, 622):
         for _ in range(2):
             assert rows(size).shape == (size, 1024) and lines() == plan_of(found, size)
         left = toprung.last_receipt()
-        assert left.problem == f"{size}×1024 · 1024×1024" and left.kernels == found.base.executable.kernels
-        assert set(found.base.executable.counters) <= set(left.counters)
+        assert left.problem == f"{size}×1024 · 1024×1024" and left.kernels == found.call.executable.kernels
+        assert left == planned(found, size).receipt() and left.counters == found.call.executable.counters != ()
+        call = fresh.Inside(found, size, A)
+        assert calls.START.unpack(call.native[0])[3:] == call.reach == planned(found, size).reach  # type: ignore[index]
+        native_plan.launcher(SESSION, call.executable.plan)(1 << 40, 0, 1 << 40, 0, 1 << 40, 0, 1.0, 0.0, 0, 1 << 40)
+        assert lines() == plan_of(found, size)
     assert DECIDED == []
-    for size in (found.first - 1, found.last + 1):
+    for size in (found.made.first - 1, found.made.last + 1):
         rows(size)
     assert len(DECIDED) == 2
     calls.forget()
@@ -87,8 +98,8 @@ def sizes_inside_a_range_are_not_selected() -> None:
 def each_size_has_the_configuration_that_is_selected_for_it() -> None:
     # from 257 to 288 another configuration is best, by less than 5 %
     (found,) = ranges_of(lambda n: toprung.matmul(W[:n, :1024], B, precision="fp32", own=True), 290, 310, 300)
-    (selected,) = found.base.executable.selections.values()
-    sizes = {found.first, found.last, *random.Random(1).choices(range(found.first, found.last + 1), k=30)}
+    (selected,) = found.call.executable.selections.values()
+    sizes = {found.made.first, found.made.last, *random.Random(1).choices(range(found.made.first, found.made.last + 1), k=30)}
     for size in sizes:
         (desc,) = found.operands.at(found.axis, size).program(False).descs
         assert executor_of(SESSION).select(desc, True, "fp32").candidate == selected.candidate
@@ -105,11 +116,19 @@ def depth_batches_and_given_results_have_ranges_too() -> None:
     for name, make in cases.items():
         (found,) = ranges_of(make, 600, 610, 620)
         DECIDED.clear()
-        for size in (found.first, found.last, 619):
+        for size in (found.made.first, found.made.last, 619):
             make(size)
             # real kernels have other arguments than the stand-in's
             assert [a.split(" | ")[0] for a in lines()] == [a.split(" | ")[0] for a in plan_of(found, size)], name
         assert DECIDED == []
+
+
+def a_size_inside_a_range_is_not_launched_by_the_plan_of_another() -> None:
+    (found,) = ranges_of(rows, 600, 610, 620)
+    native_plan.entry = lambda: None  # type: ignore[assignment]
+    with pytest.raises(LaunchError, match="C\\+\\+"):
+        native_plan.launcher(SESSION, found.at(601).executable.plan)
+    native_plan.entry = lambda: ENTRY  # type: ignore[assignment]
 
 
 def without_a_process_of_its_own_nothing_is_planned() -> None:

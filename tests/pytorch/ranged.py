@@ -29,6 +29,8 @@ ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",)}
 NATIVE = bridge.loaded(Path(sys.argv[1]))
 assert NATIVE is not None
 bridge.library = lambda: NATIVE
+ENTRY = native_plan.loaded(Path(sys.argv[3]))
+native_plan.entry = lambda: ENTRY  # type: ignore[assignment]
 
 products.decided = decided  # type: ignore[assignment]
 products.started = lambda entry, call, a, *more: a.new_empty(entry.shape)  # Python's own launches are of no interest
@@ -67,8 +69,11 @@ def lines() -> list[str]:
 
 
 def of_python(found: products.ranges.Range, size: int) -> list[str]:
-    """Return what Python's plan of a size asks of the driver, as ``lines``."""
-    plan = native_plan.NativePlan(NATIVE, SESSION, found.at(size).executable.plan)
+    """Return what a plan that is made for a size alone asks of the driver, as ``lines``."""
+    (selection,) = found.taken.call.executable.selections.values()
+    call = found.taken.operands.at(found.taken.axis, size).call(SESSION, bool(found.native.fused), selection)
+    assert call.receipt() == found.taken.at(size).receipt()
+    plan = native_plan.NativePlan(NATIVE, SESSION, call.executable.plan)
     at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
     assert NATIVE.toprung_launch(plan.handle, at, 1.0, 0.0, None) == 0
     return lines()
@@ -76,7 +81,7 @@ def of_python(found: products.ranges.Range, size: int) -> list[str]:
 
 def sizes_inside_a_range_enter_no_python() -> None:
     *_, found = prepared(mm, 600, 610, 620)
-    assert found.first == 513 and found.last == 1024 and found.call is not None
+    assert found.first == 513 and found.last == 1024 and found.taken is not None
     for size in (513, 1024, 700, 777, 640, 641):
         made: list[torch.Tensor] = []
         assert frames(lambda size=size, made=made: made.append(mm(size))) == []  # type: ignore[misc]
@@ -135,7 +140,7 @@ def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
     background.HERE.apart = lambda *request: None  # the worker has the unpatched functions
     make = lambda n: torch.mm(W[n], B[:, :100])  # noqa: E731
     *_, found = prepared(make, 600, 610, 620, 621, own=False)
-    assert found.call is None and (found.first, found.last, found.why) == (513, 1024, "as fast")
+    assert found.taken is None and (found.first, found.last, found.why) == (513, 1024, "as fast")
     for size in (513, 1024, 700):
         assert frames(lambda size=size: make(size)) == [] and log() == []  # type: ignore[misc]
     products.slower, ranges.not_faster = before
@@ -151,7 +156,7 @@ def what_was_decided_before_stays_as_it_was() -> None:
     for size, first in ((600, 625), (610, 627)):  # as if the bridge had no more room for what it knew
         products.now.collect(forget=True)  # type: ignore[union-attr]
         assert frames(lambda n=first: make(n)) and frames(lambda n=first + 1: make(n)) == []  # type: ignore[misc]
-        assert frames(lambda size=size: make(size)) and kin.find(size).call is None  # type: ignore[misc,union-attr]
+        assert frames(lambda size=size: make(size)) and kin.find(size).taken is None  # type: ignore[misc,union-attr]
 
 
 def batches_sums_and_biases_have_ranges_too() -> None:
@@ -165,7 +170,7 @@ def batches_sums_and_biases_have_ranges_too() -> None:
     }
     for name, make in cases.items():
         found = prepared(make, 600, 610, 620)
-        assert found and found[-1].call is not None, name
+        assert found and found[-1].taken is not None, name
         for size in (found[-1].first, found[-1].last, 619):
             assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
 

@@ -28,7 +28,8 @@ def run(program: str, library: str, log: Path, *arguments: object) -> None:
 @pytest.mark.parametrize("program", ["taken.py", "ranged.py", "entered.py", "fresh.py"])
 def test_products_are_started_as_the_plan_says(program: str, tmp_path: Path) -> None:
     (tmp_path / "log").touch()
-    run(program, native()._name if program in ("taken.py", "ranged.py") else entry().__file__, tmp_path / "log", 20_000)
+    library = native()._name if program in ("taken.py", "ranged.py") else entry().__file__
+    run(program, library, tmp_path / "log", *(20_000,) if program == "entered.py" else (entry().__file__,))
 
 
 @pytest.mark.slow

@@ -27,33 +27,32 @@ MOST = 32
 
 
 class Form(NamedTuple):
-    """A word that is min(limit, base + step · ⌈times · size / divisor⌉)."""
+    """A word, or several, that is min(limit, base + step · ⌈times · size / divisor⌉)."""
 
-    word: int
-    base: int
-    step: int
-    times: int
-    divisor: int
-    limit: int
+    word: Words | int
+    base: Words | int
+    step: Words | int
+    times: Words | int
+    divisor: Words | int
+    limit: Words | int
 
-    def at(self, sizes: Words) -> Words:
+    def at(self, sizes: Words | int) -> Words:
         """Return the word for each size."""
         return np.minimum(self.limit, self.base + self.step * -(-self.times * sizes // self.divisor))
 
 
 class Fitted(NamedTuple):
-    """A plan for all sizes from ``first`` to ``last``: its words, and the forms of those that differ."""
+    """A plan for all sizes from ``first`` to ``last``: its words, and the forms of those that differ, as arrays."""
 
     first: int
     last: int
     words: Words
-    forms: tuple[Form, ...]
+    forms: Form
 
     def at(self, size: int) -> Words:
         """Return the words of the plan of a size."""
         made = self.words.copy()
-        for form in self.forms:
-            made[form.word] = form.at(np.array([size]))[0]
+        made[self.forms.word] = self.forms.at(size)
         return made
 
 
@@ -94,7 +93,7 @@ def fitted(
             found.append(forms[0])
     if wanted:
         return None
-    made = Fitted(first, last, table[0], tuple(found))
+    made = Fitted(first, last, table[0], Form(*np.array(found, np.int64).reshape(-1, len(Form._fields)).T))
     checks = range(first, last + 1) if every_size else drawn.choices(range(first, last + 1), k=2 * DRAWN)
     return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in checks) else None
 

@@ -45,7 +45,6 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     word, pointer = ctypes.c_uint64, ctypes.c_void_p
     library.toprung_plan_new.argtypes, library.toprung_plan_new.restype = [pointer, ctypes.c_size_t], pointer
     library.toprung_plan_free.argtypes, library.toprung_plan_free.restype = [pointer], None
-    library.toprung_fill.argtypes, library.toprung_fill.restype = [pointer, pointer, ctypes.c_size_t, ctypes.c_int64], None
     library.toprung_flags.argtypes, library.toprung_flags.restype = [word] * 4, None
     library.toprung_launch.argtypes = [pointer, pointer, ctypes.c_double, ctypes.c_double, pointer]
     return library
@@ -100,7 +99,7 @@ def loaded(path: Path) -> Any:
 
 
 class NativePlan:
-    """A plan in the launcher's memory, with the objects that it needs; its words may be given if known.
+    """A plan in the launcher's memory, with the objects that it needs.
 
     Attributes
     ----------
@@ -122,9 +121,9 @@ class NativePlan:
             found = cls._made[key] = cls(library, session, plan)
         return found
 
-    def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan, words: Words | None = None) -> None:
+    def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
         self.library, self.session, self.plan = library, session, plan
-        words = words_of(session, plan) if words is None else words
+        words = words_of(session, plan)
         self.handle = library.toprung_plan_new(words.ctypes.data, len(words))
         if not self.handle:
             raise LaunchError(f"the launcher in C++ takes no plan of {len(plan.launches)} launches on {session.device}")
@@ -144,6 +143,8 @@ def launcher(session: Any, plan: Plan) -> Run:
     except LaunchError:
         made = None
     if not made:
+        if plan.words is not None:
+            raise LaunchError("a plan of words needs the launcher in C++")
         return in_python(session, plan)
 
     def with_scratch(
@@ -169,6 +170,8 @@ def launcher(session: Any, plan: Plan) -> Run:
 
 def words_of(session: Any, plan: Plan) -> Words:
     """Return a plan as words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
+    if plan.words is not None:
+        return plan.words
     scales = plan.scales or ()
     words = array("Q", (int(session._context), plan.workspace_bytes, plan.flags_bytes))
     words.extend((plan.scales is not None, len(plan.launches), len(scales)))
@@ -183,6 +186,11 @@ def words_of(session: Any, plan: Plan) -> Words:
         for argument in launch.arguments:
             words.extend(_argument(argument))
     return np.frombuffer(words, np.int64)
+
+
+def of_words(plan: Plan, words: Words) -> Plan:
+    """Return the plan that has these words, with the kernels and buffers of another of the same configuration."""
+    return plan._replace(workspace_bytes=int(words[1]), flags_bytes=int(words[2]), words=words)
 
 
 def _argument(argument: Any) -> Iterable[int]:

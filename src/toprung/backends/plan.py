@@ -137,6 +137,7 @@ class Plan(NamedTuple):
     workspace_bytes, flags_bytes : scratch memory, and the words of FLAGS
     sizes : bytes of an element of A and of B
     kept : objects that must live as long as the plan
+    words : the plan as C++ reads it; None until it is made. With them the launches differ in numbers from ``launches``
     """
 
     launches: Sequence[KernelLaunch]
@@ -145,6 +146,7 @@ class Plan(NamedTuple):
     flags_bytes: int = 0
     sizes: tuple[int, int] = (4, 4)
     kept: tuple[Any, ...] = ()
+    words: NDArray[np.int64] | None = None
 
     @property
     def lent_bytes(self) -> int:

@@ -9,47 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, cast
+from functools import cache, partial
+from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from toprung import forks
 from toprung.backends import native_plan
-from toprung.backends.forms import Words
 from toprung.blas import background, calls
 from toprung.blas.operands import Arranged
 from toprung.blas.product import Call, OnDevice
-from toprung.blas.ranges import AXES, HEAD, Operands, around, resized, words_of
-from toprung.blas.receipt import Receipt
+from toprung.blas.ranges import AXES, HEAD, MOVING, Operands, Range, around, resized, words_of
 from toprung.dispatch import autotune
 
 FRESH = 3
 """Number of different sizes after which a range is looked for."""
-
-MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
-"""Dimensions of A, B and C that have the size of each of ``AXES``, from the last; None for none."""
-
-
-class Range(NamedTuple):
-    """Sizes along an axis for which calls have one configuration.
-
-    Attributes
-    ----------
-    base : call that it was found from
-    operands : those of ``base``, without arrays
-    words, forms : as ``Fitted`` has them, with the addresses of this process
-    """
-
-    base: OnDevice
-    operands: Operands
-    axis: int
-    first: int
-    last: int
-    words: Words
-    forms: NDArray[np.int64]
 
 
 class Kin:
@@ -59,39 +30,22 @@ class Kin:
         self.met, self.job, self.ranges = 0, cast("background.Job | None", None), list[Range]()
 
 
-class Inside(Call):
-    """A call inside a range: C++ starts it by the range's words, Python by a call made when first needed."""
+class Inside(OnDevice):
+    """A call inside a range that C++ starts; the rest of it is made when Python first needs it."""
 
     def __init__(self, found: Range, size: int, thing: Any) -> None:
-        base, c = found.base, found.operands.c
-        self.found, self.size, self.adapter, self.home = found, size, base.adapter, base.home
+        executable, (_, _, c, *_) = found.call.executable, found.operands
+        self._at, self.adapter = cache(partial(found.at, size)), found.call.adapter
         self.shape, strides = resized(c.shape, c.strides, MOVING[found.axis][2], size)
-        library, words = native_plan.entry().library, found.words.copy()
-        library.toprung_fill(words.ctypes.data, found.forms.ctypes.data, len(found.forms), size)
-        plan = base.executable.plan._replace(flags_bytes=int(words[HEAD + 2]))
-        made = native_plan.NativePlan(library, base.executable.session, plan, words[HEAD:])
+        words = found.made.at(size)
+        plan = native_plan.of_words(executable.plan, words[HEAD:])
+        made = native_plan.NativePlan(native_plan.entry().library, executable.session, plan)
         lent, *reach = words[:HEAD].tolist()
-        self.reach, self._left = tuple(reach), self.receipt
         like = c.operand._replace(thing=thing, shape=self.shape, strides=strides)
-        self.native = calls.START.pack(made.handle, lent, 0, *reach), self.adapter.maker(like), self._left, made.prepare
+        self.native = calls.START.pack(made.handle, lent, 0, *reach), self.adapter.maker(like), self.receipt, made.prepare
 
-    @forks.cached_property
-    def by_python(self) -> OnDevice:
-        """Equal call with a plan that was made in Python."""
-        base = self.found.base.executable
-        made = self.found.operands.at(self.found.axis, self.size).call(base.session, False, *base.selections.values())
-        made.adapter, made.shape = self.adapter, self.shape
-        return made
-
-    def run(self, *arguments: Any) -> None:
-        self.by_python.run(*arguments)
-
-    def start(self, *arguments: Any) -> None:
-        self.by_python.start(*arguments)
-
-    def receipt(self) -> Receipt:
-        left = self.by_python.receipt()
-        return replace(left, counters=(*left.counters, *self.found.base.executable.counters))  # the counters that C++ adds to
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._at(), name)
 
 
 def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -122,7 +76,7 @@ def find(key: Hashable, a: Any) -> bool:
         if one is None:
             calls.kin.keep(shared, one := Kin())
         for found in one.ranges:
-            if found.first <= size <= found.last:
+            if found.made.first <= size <= found.made.last:
                 calls._calls.keep(key, Inside(found, size, a))
                 return True
         one.met += 1
@@ -137,8 +91,7 @@ def learn(key: Hashable, call: Call, given: Arranged) -> None:
         one = calls.kin[shared]
         if one is not None and one.met >= FRESH and (one.job is None or one.job.done.is_set()):
             one.met = 0
-            bare: Any = {"adapter": None, "thing": None, "host": None}  # for another process
-            a, b, c = (v._replace(operand=v.operand._replace(**bare)) for v in (given.a, given.b, given.c))
+            a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (given.a, given.b, given.c))
             operands = Operands(a, b, c, 0.0, None, "", call.how)
             one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
             background.begin(one.job, background.LATER)
@@ -152,7 +105,4 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
         for found in background.HERE.apart(around, session.device, operands, axis, "", True) or ():  # it would hold the GIL here
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
-                # words that differ between this process's plan and the worker's are addresses
-                words = np.where(ours != found.words, ours, found.made.words)
-                forms = np.array(found.made.forms, np.int64)
-                one.ranges.append(Range(call, operands, axis, found.made.first, found.made.last, words, forms))
+                one.ranges.append(Range.of(call, operands, axis, found.made, ours, found.words))

@@ -31,10 +31,14 @@ from toprung.execute.executable import Executable
 from toprung.gemm.lowering import Program, epilogue_of, lower
 from toprung.gemm.overlap import span
 from toprung.kernels import build
+from toprung.kernels.base import Launches
 from toprung.kernels.launch import launches_of
 
 AXES = ROWS, DEPTH, BATCH = range(3)
 """Sizes that may differ, as ``Axis`` in ``bridge.cpp``: M, K and the number of matrices of a batch."""
+
+MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
+"""Dimensions of A, B and C that have the size of each axis, from the last; None for none."""
 
 NEAR = 1.05
 """Largest predicted time of a range's configuration at any of its sizes, over that of the best one."""
@@ -51,7 +55,7 @@ def resized(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return shape and strides with another size along a dimension; contiguous batches stay contiguous."""
     made = list(shape)
-    if dim is not None:
+    if dim is not None and len(shape) + dim >= 0:
         made[dim] = size
     if len(shape) == 3 and strides[0] == shape[1] * shape[2]:
         strides = (made[1] * made[2], *strides[1:])
@@ -78,14 +82,13 @@ class Operands(NamedTuple):
 
     def at(self, axis: int, size: int) -> Operands:
         """Return the product with another size."""
-        dims = ((-2, None, -2), (-1, -2, None), (0, 0, 0))[axis]
 
         def other(view: View, dim: int | None) -> View:
             shape, strides = resized(view.shape, view.strides, dim, size)
             return view._replace(shape=shape, strides=strides)
 
-        bias = self.bias and resized(self.c.shape, self.bias, dims[2], size)[1]
-        a, b, c = map(other, self[:3], dims)
+        bias = self.bias and resized(self.c.shape, self.bias, MOVING[axis][2], size)[1]
+        a, b, c = map(other, self[:3], MOVING[axis])
         return self._replace(a=a, b=b, c=c, bias=bias)
 
     def kin(self, axis: int) -> Hashable:
@@ -167,7 +170,36 @@ def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
     """Return scratch bytes, the operands' extents and a plan's words, as ``Taking`` in ``bridge.cpp``."""
     reach = (x for v in operands[:3] for x in span(0, v.shape, v.strides, v.operand.size))
     head = np.array((plan.lent_bytes, *reach), np.int64)
-    return np.concatenate((head, np.array(native_plan.words_of(session, plan), np.uint64).view(np.int64)))
+    return np.concatenate((head, native_plan.words_of(session, plan)))
+
+
+class Range(NamedTuple):
+    """Sizes along an axis, all with the configuration of one call.
+
+    Attributes
+    ----------
+    call, operands : call with that configuration, and its operands
+    made : plan of all the sizes, as ``words_of`` returns it, with the addresses of this process
+    """
+
+    call: OnDevice
+    operands: Operands
+    axis: int
+    made: Fitted
+
+    @classmethod
+    def of(cls, call: OnDevice, operands: Operands, axis: int, made: Fitted, ours: Words, planned: Words) -> Range:
+        """Return the range that the worker found, by the words of one plan in this process and in the worker."""
+        # those that differ are addresses
+        return cls(call, operands, axis, made._replace(words=np.where(ours != planned, ours, made.words)))
+
+    def at(self, size: int) -> OnDevice:
+        """Return the call of a size: the plan's words are filled in as C++ does. Raises LaunchError where it launches no plan."""
+        if size == self.operands.size(self.axis):
+            return self.call
+        executable, (a, b, c, *_) = self.call.executable, self.operands.at(self.axis, size)
+        launches = Launches(executable.session, native_plan.of_words(executable.plan, self.made.at(size)[HEAD:]))
+        return OnDevice(executable.taking(launches), a, b, c, self.operands.how)
 
 
 def around(

@@ -60,8 +60,12 @@ class Executable:
     @forks.cached_property
     def prepacked(self) -> Executable:
         """The executable where B is prepacked, of one that accepts such a B."""
+        return self.taking(self._launches.prepacked())
+
+    def taking(self, launches: Launches) -> Executable:
+        """Return the executable of other launches with the same configuration."""
         made = copy.copy(self)
-        made._take(self._launches.prepacked())
+        made._take(launches)
         return made
 
     @classmethod

@@ -121,7 +121,7 @@ class Range(ctypes.Structure):
     @classmethod
     def of(cls, made: Fitted, verdict: int, fused: bool, op: str) -> Range:
         """Return the range of a plan, whose first words are ``Taking``'s ``lent`` and ``reach``."""
-        forms = np.array(made.forms, np.int64)
+        forms = np.column_stack(made.forms)
         found = cls(
             made.first, made.last, verdict, made.words.ctypes.data, len(made.words), forms.ctypes.data, len(forms), fused,
             f"toprung::{op}".encode(),

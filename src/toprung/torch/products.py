@@ -20,6 +20,7 @@ from toprung import forks
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.sessions import session_at
 from toprung.arrays.torch import adapter
+from toprung.backends import native_plan
 from toprung.blas import background, idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
@@ -90,8 +91,7 @@ class Entry(CountedEntry):
     fused : True if the product's own launch adds the bias, and computes the activation
     shape : shape of the result
     job : preparation to come or under way; until it is over ``call`` is None
-    like : where its tensors lie, if toprung could compute it; None also for those that the bridge took by a range of sizes, whose
-        pieces in plain fp32 are counted with the product that the range was found from
+    like : where its tensors lie, if toprung could compute it; None also for those that the bridge took by a range of sizes
     modules : calls by module, and whether in the backward pass, while ``watching``
     counter : calls that the bridge left to PyTorch since the last ``collect``
     taking : what the bridge takes calls by; None before Python has taken one, or where only Python can
@@ -132,7 +132,7 @@ class Entry(CountedEntry):
 
     @property
     def escalated(self) -> int:
-        """Pieces of such results that were computed again in plain fp32, in all of the process; waits for the device."""
+        """Pieces of such results, of all sizes of its range, that were computed again in plain fp32; waits for the device."""
         left = self.call.receipt() if self.call is not None and self.like is not None and not capturing(self.device) else None
         return left.escalated if left is not None else 0
 
@@ -197,7 +197,7 @@ class Products(CountedProducts[Entry]):
             if found.native.verdict == bridge.UNKNOWN:
                 return False
             try:
-                call = found.at(size) if found.call is not None else None
+                call = found.taken.at(size) if found.taken is not None else None
             except ToprungError:
                 return False
             entry.kin, entry.fused, entry.why, entry.call, entry.job = kin, bool(found.native.fused), found.why, call, None
@@ -262,9 +262,10 @@ class Products(CountedProducts[Entry]):
 
     def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
         """Count products of a size that the bridge took by a range."""
-        first = found.entry
-        entry = Entry(first.op, first.operands.at(found.axis, size).text(), first.layout, first.device, (), first.activation)
-        entry.call, entry.eligible, entry.taken = found.call, True, count
+        first, taken = found.entry, found.taken
+        assert taken is not None
+        entry = Entry(first.op, taken.operands.at(taken.axis, size).text(), first.layout, first.device, (), first.activation)
+        entry.call, entry.eligible, entry.taken = taken.call, True, count
         super().drop([entry])
 
     def collect(self, forget: bool = False) -> None:
@@ -516,7 +517,7 @@ def _new(
         if not products.within(entry):
             native, kin = bridge.library(), bridge.Key()
             work: Callable[[], object] = functools.partial(_prepare, entry, settings)
-            if native is not None and (axis := native.toprung_axis(kin)) >= 0:
+            if native is not None and native_plan.entry() is not None and (axis := native.toprung_axis(kin)) >= 0:
                 entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis, kin))
                 work = functools.partial(products.range_of, entry)
             entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
