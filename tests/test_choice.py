@@ -36,8 +36,8 @@ from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
 from toprung.kernels.registry import families, family
+from toprung.kernels.skinny import family as skinny_family
 from toprung.kernels.skinny.family import SkinnyConfig
-from toprung.kernels.skinny_cluster import family as skinny_cluster
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.lab.harness.results import read
 from toprung.oracle.gemm import TRANSPOSES, Gemm
@@ -67,7 +67,7 @@ H200 = Device(
 
 
 TABLE, CHAINED = blocks.BLOCKS, blocks.CHAINED_SUMS
-TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_cluster.SIZES
+TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_family.SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(blocks, "CHAINED_SUMS", 128)
     monkeypatch.setattr(skinny_model, "TEAMS", skinny_model.VENDOR_TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", cost_model.VENDOR_SKINNY)
-    monkeypatch.setattr(skinny_cluster, "SIZES", ())
+    monkeypatch.setattr(skinny_family, "SIZES", ())
     for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
         forget()
     yield
@@ -193,7 +193,7 @@ def table_of_now(table_of_then: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "CHAINED_SUMS", CHAINED)
     monkeypatch.setattr(skinny_model, "TEAMS", TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", SKINNY)
-    monkeypatch.setattr(skinny_cluster, "SIZES", SLICES)
+    monkeypatch.setattr(skinny_family, "SIZES", SLICES)
 
 
 def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now: None) -> None:

@@ -162,6 +162,8 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
             assert FAMILY.decode(**config.encode()) == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
             assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-3
+        for one in (FAMILY, family("skinny")):  # weighed together in one table
+            assert all(one.cost(H200, desc, c) == pytest.approx(s, rel=1e-12) for s, c in one.weighed(H200, desc))
     assert not list(candidates(FAMILY, H200, GemvDesc(600_000, 4096)))  # blocks enough
     assert not list(candidates(FAMILY, H200, GemvDesc(64, 60)))  # nothing to cut
     assert not list(candidates(FAMILY, H200, GemmDesc(512, 512, 512)))  # no short side

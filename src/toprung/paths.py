@@ -26,10 +26,8 @@ def cache_dir() -> Path:
 
 def data_dir() -> Path:
     """Return the folder of what was measured on this machine (``TOPRUNG_DATA`` moves it); a temporary one below another's home."""
-    if given := os.environ.get("TOPRUNG_DATA"):
-        return Path(given)
-    home = of_user("user_data_dir", "toprung")
-    return Path(home) if home and _may_look(home) else _temporary() / "data"
+    given = os.environ.get("TOPRUNG_DATA")
+    return _data_dir(given or of_user("user_data_dir", "toprung"), bool(given))
 
 
 HOMES = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA", "USERPROFILE")
@@ -37,15 +35,15 @@ HOMES = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA", "
 
 
 @functools.cache
-def _may_look(folder: str) -> bool:
-    """Return True unless this user may not look into a folder, or into one above it: HOME may be another user's."""
+def _data_dir(folder: str, given: bool) -> Path:
     try:
-        Path(folder, "any file").stat()
+        if not given:
+            Path(folder, "any file").stat()
     except PermissionError:
-        return False
+        folder = ""  # HOME may be another user's
     except OSError:
         pass  # it is made when something is stored
-    return True
+    return Path(folder) if folder else _temporary() / "data"
 
 
 def of_user(kind: str, program: str) -> str:

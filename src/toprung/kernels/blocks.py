@@ -245,7 +245,8 @@ class Table(Rows):
     blocks : the blocks, each once
     columns : numbers of the tiles
     resident, efficiency, chained, roomy : numbers of the blocks; ``roomy``: see ``is_roomy``
-    room, places : blocks that run at once on the device, and with 0, 1, … blocks per SM; the last column is infinite
+    room, places : blocks that run at once on the device, and with 0, 1, … blocks per SM, infinite for the most that there can be
+    uncut : 1 for blocks of one chain, which take all of K
     """
 
     source: tuple[Block, ...]
@@ -257,6 +258,7 @@ class Table(Rows):
     roomy: NDArray[Any]
     room: NDArray[Any]
     places: NDArray[Any]
+    uncut: NDArray[Any]
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
@@ -293,16 +295,15 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
         rows, most = [], 0 if vendor or no_clusters(device) else device.dynamic_local_bytes
         for one in found:
             fits = (n for n in SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
-            rows += [(one, wave * units, 0) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
+            rows += [(one, wave * units, 1) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
         numbers = [(n, c, o.resident, o.efficiency, o.chained, is_roomy(o.tile), *Columns.of(o.tile)) for o, n, c in rows]
         share, cluster, resident, efficiency, chained, roomy, *columns = np.array(numbers, float).T
-        places = cost_model.places_of(units)[np.maximum(cluster, 1).astype(np.intp), : int(resident.max()) + 1]
-        room = places[np.arange(len(rows)), resident.astype(np.intp)]
-        places[:, -1] = math.inf
-        t = Columns(*columns)
+        counts = np.arange(resident.max() + 1)
+        places = cost_model.places(counts, cluster[:, None], units)
+        room, t = cost_model.places(resident, cluster, units), Columns(*columns)
         known = _narrow[device, a, b, vendor] = Table(
             tuple([one for one, *_ in rows]), t.BK, share, cluster, table, tuple(found), t, resident, efficiency, chained > 0,
-            roomy > 0, room, places,
+            roomy > 0, room, np.where(counts < resident[:, None], places, math.inf), (chained == 0) & (share == 0),
         )  # fmt: skip
     return known
 
@@ -310,7 +311,7 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
 def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]:
     """Return the numbers of K slices worth weighing: one, and what gives each SM ``WAVES`` work-groups, or the most there are."""
     share = compute_units * np.array([0.0, *WAVES])
-    rows = Rows((tile,) * len(share), np.full(len(share), tile.BK or 1.0), share, np.zeros(len(share)))
+    rows = Rows((tile,) * len(share), np.full(len(share), tile.BK or 1.0), share, np.ones(len(share)))
     return [int(n) for n in rows.slices(desc.K, np.array(block_count(desc, tile)), 0.0).tolist() if n]
 
 
@@ -335,8 +336,10 @@ def block_seconds(
 
 
 @functools.lru_cache(1 << 10)
-def waves(table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int) -> cost_model.Wave:
-    """Return the cycles of an SM with 0, 1, … blocks of each row of a table.
+def waves(
+    table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int
+) -> tuple[cost_model.Wave, cost_model.Wave]:
+    """Return the cycles of an SM with as many blocks of each row of a table as it holds, and with 0, 1, … of them.
 
     ``wide``, ``wide_parts``: floats per access to C, and to partial results.
     """
@@ -344,65 +347,60 @@ def waves(table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_pa
     count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], table.share > 0
     vc = np.minimum(np.where(parts, wide_parts, wide), t.VEC)
     regrouped, p = (vc < t.VEC) & table.roomy & (not vendor), cost_model.VENDOR_BLOCK if vendor else cost_model.BLOCK
-    return cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, np.maximum(table.cluster, 1), count)
+    full, some = (
+        cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, table.cluster, n)
+        for n in (table.resident, count)
+    )
+    return full, some
 
 
 def weighed(
-    device: Device, desc: GemmDesc, table: Table, slices: NDArray[Any], depth: int = 0, aligned: bool = False
+    device: Device, desc: GemmDesc, table: Table, count: NDArray[Any], slices: NDArray[Any], K: Any, aligned: bool = False
 ) -> NDArray[Any]:  # fmt: skip
     """Return ``block_seconds`` of each row of a table with its number of slices; infinity for 0 slices.
 
-    ``depth``: a K in place of the product's. ``aligned``: take operands and C as aligned, and the numbers of a vendor's kernels.
+    ``count``: blocks of a slice. ``K``: that of a launch, or a column of several. ``aligned``: take operands and C as aligned,
+    and the numbers of a vendor's kernels.
     """
     wide, parts = (4, 4) if aligned else (desc.widths[2], widest(desc.N))
-    known, rows = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts), np.arange(len(slices))
+    full, some = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts)
 
-    def wave(blocks: NDArray[Any]) -> cost_model.Wave:
-        i = np.minimum(blocks, table.resident).astype(np.intp) * len(rows) + rows
-        return cost_model.Wave(known.iteration.take(i), known.writing.take(i), known.written)
+    def last(left: NDArray[Any]) -> cost_model.Wave:
+        i = (table.places >= left[:, None]).argmax(1) * len(left) + np.arange(len(left))
+        return cost_model.Wave(some.iteration.take(i), some.writing.take(i), some.written)
 
-    cluster = np.maximum(table.cluster, 1.0)
+    at_least = np.maximum(slices, 1.0)
     cycles = cost_model.launch_cycles(
-        desc, depth or desc.K, table.columns, np.maximum(slices, 1.0), cluster, table.room,
-        lambda left: (table.places >= left[:, None]).argmax(1), wave, table.resident, wide, device.compute_units,
+        desc, K, table.columns, count * at_least, at_least, table.cluster, table.room, full, last, wide, device.compute_units,
         cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,
     )  # fmt: skip
-    found: NDArray[Any] = cost_model.seconds(cycles, 1 + (slices > cluster), cost_model.hz(device))
-    found[slices == 0] = math.inf
+    found: NDArray[Any] = cost_model.seconds(cycles, 1 + (slices > table.cluster), cost_model.hz(device))
+    found[..., slices == 0] = math.inf
     return found
 
 
-def all_slices(device: Device, desc: GemmDesc, table: Table) -> NDArray[Any]:
-    """Return the K slices of a table's rows, 0 for rows not weighed; tiles of one chain are not split."""
-    t = table.columns
-    count = np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch
-    slices = table.slices(desc.K, count, PER_UNIT * device.compute_units)
-    alone = ~table.chained
-    slices[alone] = (table.share[alone] == 0) * may_be_uncut(desc, table.blocks[0].tile)
-    return slices
+@functools.lru_cache(1)
+def all_weighed(device: Device, desc: GemmDesc, table: Table) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the K slices of a table's rows, 0 for rows not weighed, and predicted seconds; tiles of one chain are not split.
+
+    Those, in clusters and not, are read one after the other.
+    """
+    count, pieces = block_count(desc, table.columns), list[int]()
+    slices = table.slices(desc.K, count, PER_UNIT * device.compute_units) * table.chained
+    if may_be_uncut(desc, table.of[0].tile):
+        slices += table.uncut
+        pieces = chain_lengths(desc.K, ONE_CHAIN)  # of K, one for each of their launches
+    if len(pieces) < 2:
+        return slices, weighed(device, desc, table, count, slices, desc.K)
+    each = dict.fromkeys(pieces)
+    seconds = weighed(device, desc, table, count, slices, np.array([[desc.K], *([k] for k in each)], float))
+    return slices, np.where(table.uncut, sum(pieces.count(k) * one for k, one in zip(each, seconds[1:], strict=True)), seconds[0])
 
 
 def weigh(device: Device, desc: GemmDesc, clustered: bool, most: int) -> list[tuple[float, Block, int]]:
-    """Return predicted seconds, block and slices of the best blocks, fastest first, in clusters or not.
-
-    The first call for a product weighs both kinds; the second reads the result.
-    """
-    global _weighed
+    """Return predicted seconds, block and slices of the best blocks, fastest first, in clusters or not."""
     table = narrowed(device, *desc.widths[:2])
-    if _weighed[:2] != (table, desc):
-        slices = all_slices(device, desc, table)
-        seconds = weighed(device, desc, table, slices)
-        if desc.K > ONE_CHAIN and (slices > table.chained)[table.share == 0].any():  # their launches take pieces of K
-            pieces = chain_lengths(desc.K, ONE_CHAIN)
-            each = (pieces.count(k) * weighed(device, desc, table, slices, k) for k in dict.fromkeys(pieces))
-            seconds = np.where(table.chained, seconds, sum(each))
-        _weighed = table, desc, slices, seconds
-    _, _, slices, seconds = _weighed
-    mine = (table.cluster > 0) == clustered
-    return table.least(np.where(mine, seconds, math.inf), slices * mine, most)
-
-
-_weighed: tuple[Any, ...] = (None, None)
+    return table.least(*all_weighed(device, desc, table), most, clustered)
 
 
 def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 0) -> list[tuple[Block, int, float]]:
@@ -411,11 +409,11 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
     ``split_side``: least longer side of those whose sums are split.
     """
     table = narrowed(device, 4, 4, vendor=True)
-    t = table.columns
-    slices = table.slices(desc.K, np.ceil(desc.M / t.BM) * np.ceil(desc.N / t.BN) * desc.batch, 0.0)
+    t, count = table.columns, block_count(desc, table.columns)
+    slices = table.slices(desc.K, count, 0.0)
     slices *= (np.minimum(t.BM, t.BN) >= side) & ((table.share == 0) | (np.maximum(t.BM, t.BN) >= split_side))
-    seconds = weighed(device, desc, table, slices, aligned=True)
-    return [(block, n, time) for time, block, n in table.least(seconds, slices, len(slices))]
+    seconds = weighed(device, desc, table, count, slices, desc.K, aligned=True)
+    return [(block, n, time) for time, block, n in table.least(slices, seconds, len(slices))]
 
 
 # on a CPU

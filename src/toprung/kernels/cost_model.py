@@ -153,35 +153,34 @@ def block_cycles(
     """Return the cycles of a block kernel, see ``launch_cycles`` and ``wave_of``."""
     t, cluster = Columns.of(tile), slices if clustered else 1
     wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > cluster, cluster)
-    room = places(resident, cluster, units)
 
-    def busiest(left: float) -> int:
-        return next((n for n in range(1, resident) if places(n, cluster, units) >= left), resident)
+    def last(left: float) -> Wave:
+        return wave(next((n for n in range(1, resident) if places(n, cluster, units) >= left), resident))
 
-    return float(launch_cycles(desc, desc.K, t, slices, cluster, room, busiest, wave, resident, wide, units, p))
+    room, groups = places(resident, cluster, units), block_count(desc, tile) * slices
+    return float(launch_cycles(desc, desc.K, t, groups, slices, cluster, room, wave(resident), last, wide, units, p))
 
 
 def launch_cycles(
-    desc: GemmDesc, K: int, t: Columns, slices: Any, cluster: Any, room: Any, busiest: Callable[[Any], Any],
-    wave: Callable[[Any], Wave], resident: Any, wide: int, units: int, p: Any,
+    desc: GemmDesc, K: Any, t: Columns, groups: Any, slices: Any, cluster: Any, room: Any, full: Wave,
+    last: Callable[[Any], Wave], wide: int, units: int, p: Any,
 ) -> Any:  # fmt: skip
     """Return the cycles of a launch over a depth ``K``; columns of them for columns of tiles.
 
-    Blocks run in waves of ``resident`` per SM, ``room`` in all. The last wave has the rest, spread unevenly if waves came before:
-    ``busiest`` returns the fewest blocks per SM with which the rest runs at once. Slices beyond those of a ``cluster`` add a
-    second pass. It takes the time to move the parts, or to compute addresses in C, ``wide`` floats at a time. No launch takes
-    less time than memory needs for the operands, or the L2 for the reads of all blocks.
+    The ``groups`` blocks run in ``full`` waves, of ``room`` blocks. The last wave has the rest, spread unevenly if waves came
+    before: ``last`` returns the one with the fewest blocks per SM with which the rest runs at once. Slices beyond those of a
+    ``cluster`` add a second pass. It takes the time to move the parts, or to compute addresses in C, ``wide`` floats at a time.
+    No launch takes less time than memory needs for the operands, or the L2 for the reads of all blocks.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     made = desc.batch * desc.M * desc.N
-    groups = xp.ceil(desc.M / t.BM) * xp.ceil(desc.N / t.BN) * desc.batch * slices
     iterations = xp.ceil(xp.ceil(K / t.BK) / slices)
     whole = xp.floor(groups / room)
     left = groups - whole * room
     some = left > 0
     left = left + (UNEVEN * units) * (some & (whole > 0))
-    full, last = wave(resident), wave(busiest(left))
-    total = whole * (iterations * full.iteration + full.writing) + some * (iterations * last.iteration + last.writing)
+    rest = last(left)
+    total = whole * (iterations * full.iteration + full.writing) + some * (iterations * rest.iteration + rest.writing)
     memory = (4 * desc.batch * (desc.M + desc.N) * K + (4 * made) * full.written) / p.memory
     total = p.launch + _funnel(xp, total, memory, groups * iterations * (t.BK * (t.BM + t.BN)) * (4 / p.cache))
     split = slices > cluster
@@ -193,18 +192,15 @@ def launch_cycles(
     return total + split * (p.second + _funnel(xp, moving, rounds))
 
 
-def block_count(desc: Desc, block: Any) -> int:
+def block_count(desc: Desc, block: Any) -> Any:
     """Return the blocks of C of all matrices; ``block`` has BM and BN, or columns of them."""
-    found: int = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
-    return found
+    return -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
 
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
     """Return a smooth maximum of limits that overlap: the fourth root of the sum of their fourth powers."""
-    total = 0.0
-    for x in limits:
-        total = total + (x * x) * (x * x)
-    return xp.sqrt(xp.sqrt(total))
+    squares = [x * x for x in limits]
+    return xp.sqrt(xp.sqrt(sum([x * x for x in squares])))
 
 
 def places(each: Any, slices: Any, units: int) -> Any:
@@ -290,13 +286,13 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> 
     )  # fmt: skip
 
 
-def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, units: int, clustered: bool) -> Any:
+def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, cluster: Any, room: Any, units: int) -> Any:
     """Return the cycles of a skinny kernel; a column of them for columns of teams and slices.
 
     A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for data outside the L2. Each wave
     takes at least the time to read its part of the large operand: a last wave of few work-groups waits as long as a full one,
-    and leaves memory idle. Calls follow each other on the same operands, as they were measured. Where work-groups are
-    ``clustered``, slices are the blocks of clusters, which exchange sums once, in place of a second launch.
+    and leaves memory idle. Calls follow each other on the same operands, as they were measured. Slices that are the blocks of a
+    ``cluster`` exchange sums once, in place of a second launch. ``room`` work-groups run at once.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     iterations = xp.ceil(xp.ceil(s.depth / t.down) / slices)
@@ -311,14 +307,17 @@ def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, units: int, clustered: 
         least = p.wave + xp.pow(xp.pow(working, p.hidden) + xp.pow(waiting, p.hidden), 1 / p.hidden)
         return xp.pow(xp.pow(least, SHARPER) + xp.pow(reading * (dealt + t.flight), SHARPER), 1 / SHARPER)
 
-    room = xp.max(slices, places(t.resident, slices, units)) if clustered else t.resident * units
     whole = xp.floor(groups / room)
     left = groups - whole * room
     total = p.launch + whole * wave(xp.min(t.resident, xp.ceil(room / units)), room)
     total = total + (left > 0) * wave(xp.ceil(left / units), left)
-    if clustered:
-        return total + (slices > 1) * t.meeting
-    return total + (slices > 1) * (p.second + 8 * slices * s.length * s.few * s.batch / BLOCK.slices)
+    second = p.second + 8 * slices * s.length * s.few * s.batch / BLOCK.slices
+    return total + (slices > 1) * xp.where(cluster > 1, t.meeting, second)
+
+
+def room_of(t: Team, cluster: Any, units: int) -> Any:
+    """Return how many work-groups run at once in clusters of ``cluster``; at least one cluster does."""
+    return (COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS).max(cluster, places(t.resident, cluster, units))
 
 
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5

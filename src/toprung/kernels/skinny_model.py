@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -92,25 +93,32 @@ def block_count(s: Skinny, tile: Tile) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Table(Rows):
-    """Work-groups (teams) that are weighed at once, with their numbers in columns, and their switches."""
+    """Work-groups (teams) that are weighed at once, with their numbers in columns, ``room`` for them, and their switches."""
 
     team: cost_model.Team
+    room: NDArray[Any]
     options: Switches
 
 
-Teams: TypeAlias = tuple[list[tuple[Tile, float, int]], Switches]
-"""Tile, split-K factor of ``WAVES``, and cluster of a table's rows, and the switches of all rows."""
+Teams: TypeAlias = tuple[Iterable[tuple[Tile, Iterable[int]]], Switches]
+"""Tiles, each with the sizes of its clusters, and the switches of all."""
 tables: dict[Hashable, Table] = {}
 """Tables by their inputs."""
 
 
 def table(s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]) -> Table:
-    """Return the table of a product; ``make`` is called once for each ``what`` and layout of operands."""
+    """Return the table of a product; ``make`` is called once for each ``what`` and layout of operands.
+
+    Each tile has a row for all of K, for each of ``WAVES``, and for each size of its clusters.
+    """
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
     key = what, units, s.by_rows, s.widths, small_of(s), banks, s.type_large
     found = tables.get(key)
     if found is None:
-        rows, options = make()
+        tiles, options = make()
+        rows = [
+            (tile, *one) for tile, sizes in tiles for one in (*zip((0, *WAVES), itertools.repeat(1)), *((0.0, n) for n in sizes))
+        ]
         model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
         numbers = [
             (*cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model), iteration_depth(tile), cluster,
@@ -118,25 +126,24 @@ def table(s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make
             for tile, share, cluster in rows
         ]  # fmt: skip
         *team, piece, cluster, share = np.array(numbers, float).reshape(-1, len(cost_model.Team._fields) + 3).T
-        found = tables[key] = Table(tuple([tile for tile, *_ in rows]), piece, share, cluster, cost_model.Team(*team), options)
+        of, t = tuple([tile for tile, *_ in rows]), cost_model.Team(*team)
+        found = tables[key] = Table(of, piece, share, cluster, t, cost_model.room_of(t, cluster, units), options)
     return found
 
 
-def slices_of(s: Skinny, of: Table, units: int) -> NDArray[Any]:
-    """Return the K slices of a table's rows, 0 for a row that is not weighed."""
-    return of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)
+@functools.lru_cache(1)
+def all_weighed(device: Device, s: Skinny, of: Table, vendor: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the K slices of a table's rows, 0 for a row that is not weighed, and ``skinny_seconds``, infinity for 0 slices.
 
-
-def weighed(
-    device: Device, s: Skinny, of: Table, slices: NDArray[Any], models: Mapping[str, Any], meet: bool = False
-) -> NDArray[Any]:  # fmt: skip
-    """Return ``skinny_seconds`` of each row of a table with its number of slices; infinity for 0 slices."""
-    cycles = cost_model.team_cycles(models[reader(s)], of.team, s, np.maximum(slices, 1.0), device.compute_units, meet)
-    written = written_cycles(s) if models is cost_model.SKINNY else 0.0
-    launches = 1 if meet else np.minimum(slices, 2)
-    found: NDArray[Any] = cost_model.seconds(cycles + written, launches, cost_model.hz(device))
+    Teams in clusters and not are read one after the other.
+    """
+    models, units = cost_model.VENDOR_SKINNY if vendor else cost_model.SKINNY, device.compute_units
+    slices = of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)
+    cycles = cost_model.team_cycles(models[reader(s)], of.team, s, np.maximum(slices, 1.0), of.cluster, of.room, units)
+    written = 0.0 if vendor else written_cycles(s)
+    found: NDArray[Any] = cost_model.seconds(cycles + written, 1 + (slices > of.cluster), cost_model.hz(device))
     found[slices == 0] = math.inf
-    return found
+    return slices, found
 
 
 def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered: bool = False) -> float:
@@ -149,7 +156,8 @@ def skinny_cycles(s: Skinny, tile: Tile, slices: int, units: int, models: Mappin
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: a few sums per row or column."""
     model, size = models[reader(s)], ELEMENT_BYTES[s.type_large]
     team = cost_model.team_of(reader(s), tile, small_of(s), s.on, size, model)
-    return float(cost_model.team_cycles(model, team, s, slices, units, clustered))
+    cluster = slices if clustered else 1
+    return float(cost_model.team_cycles(model, team, s, slices, cluster, cost_model.room_of(team, cluster, units), units))
 
 
 def written_cycles(s: Skinny) -> float:
@@ -170,10 +178,7 @@ def aligned_teams(device: Device, desc: Desc) -> list[tuple[int, float]]:
     s = desc.skinny
 
     def make() -> Teams:
-        tiles = (team_tile(s, at, 4, 4 if s.by_rows else 1) for at in VENDOR_TEAMS[reader(s)])
-        return [(tile, share, 0) for tile, share in itertools.product(tiles, (0, *WAVES))], ()
+        return [(team_tile(s, at, 4, 4 if s.by_rows else 1), ()) for at in VENDOR_TEAMS[reader(s)]], ()
 
-    of = table(s, device.compute_units, cost_model.VENDOR_SKINNY, "vendor", make)
-    slices = slices_of(s, of, device.compute_units)
-    seconds = weighed(device, s, of, slices, cost_model.VENDOR_SKINNY)
+    slices, seconds = all_weighed(device, s, table(s, device.compute_units, cost_model.VENDOR_SKINNY, "vendor", make), vendor=True)
     return [(int(n), time) for n, time in zip(slices.tolist(), seconds.tolist(), strict=True) if n]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung import forks
 from toprung.tile import Tile
 
 N = TypeVar("N", int, NDArray[Any])
@@ -52,7 +53,7 @@ class Rows:
     of : the block or team of each row
     piece : elements of K in an iteration
     share : number of work-groups to reach by slices that a second launch adds up, in ascending order; 0: no slices
-    cluster : slices of K that the blocks of a cluster add up; 0 for the other rows
+    cluster : slices of K that the blocks of a cluster add up; 1 for the other rows
     """
 
     of: tuple[Any, ...]
@@ -60,23 +61,32 @@ class Rows:
     share: NDArray[Any]
     cluster: NDArray[Any]
 
+    @forks.cached_property
+    def kinds(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Numbers of the rows without clusters, and of those in clusters."""
+        return np.flatnonzero(self.cluster == 1), np.flatnonzero(self.cluster > 1)
+
     def slices(self, K: int, count: NDArray[Any], per_cluster: float, most: float = math.inf) -> NDArray[Any]:
         """Return the slices of each row, none empty; 0 if it repeats the row before or is not worth weighing.
 
         ``count``: work-groups of a slice. Clusters are left out beyond ``per_cluster`` work-groups, all slices together.
         """
-        limit, pieces = np.minimum(np.floor(K / (LEAST_ITERATIONS * self.piece)), most), np.ceil(K / self.piece)
-        wanted = np.maximum(np.minimum(np.rint(self.share / count), limit), np.maximum(self.cluster, 1.0))
+        pieces = K / self.piece
+        limit, pieces = np.minimum(np.floor(pieces / LEAST_ITERATIONS), most), np.ceil(pieces)
+        wanted = np.maximum(np.minimum(np.rint(self.share / count), limit), self.cluster)
         found: NDArray[Any] = np.ceil(pieces / np.ceil(pieces / wanted))
-        left_out = (self.cluster > 0) & ((found != self.cluster) | (found > limit) | (found * count > per_cluster))
+        left_out = (self.cluster > 1) & ((found != self.cluster) | (found > limit) | (found * count > per_cluster))
         left_out[1:] |= (self.share[1:] > 0) & (found[1:] == found[:-1])
         found[left_out] = 0
         return found
 
-    def least(self, seconds: NDArray[Any], slices: NDArray[Any], most: int) -> list[tuple[float, Any, int]]:
-        """Return seconds, block or team, and slices of the ``most`` fastest rows; ties keep their order."""
-        order = np.argsort(seconds, kind="stable")[:most]
-        found = zip(seconds[order].tolist(), order.tolist(), slices[order].tolist(), strict=True)
+    def least(
+        self, slices: NDArray[Any], seconds: NDArray[Any], most: int, clustered: bool = False
+    ) -> list[tuple[float, Any, int]]:  # fmt: skip
+        """Return seconds, block or team, and slices of the ``most`` fastest rows, in clusters or not; ties keep their order."""
+        rows = self.kinds[clustered]
+        order = rows.take(seconds.take(rows).argsort(kind="stable")[:most])
+        found = zip(seconds.take(order).tolist(), order.tolist(), slices.take(order).tolist(), strict=True)
         return [(time, self.of[i], int(n)) for time, i, n in found if n]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -35,7 +36,7 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """Return the user's own store (``TOPRUNG_DATA`` moves it)."""
-        return cls._instead or cls(data_dir() / FILE)
+        return cls._instead or _of_user(data_dir())
 
     @contextmanager
     def instead(self) -> Iterator[None]:
@@ -275,3 +276,8 @@ def _when(date: object) -> datetime.datetime:
     except ValueError:
         found = datetime.datetime.min
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+@functools.cache
+def _of_user(folder: Path) -> Store:
+    return Store(folder / FILE)

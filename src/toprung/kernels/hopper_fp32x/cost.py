@@ -63,6 +63,7 @@ Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 """Configurations of one form, each with its number of parts of K."""
 
 
+@functools.lru_cache(1 << 12)
 def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
     """Return a configuration with ``parts`` parts of K."""
     return config if parts == config.k_parts else replace(config, k_parts=parts)

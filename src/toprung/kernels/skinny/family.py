@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -20,26 +19,24 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
 from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import CPU_RATE
+from toprung.kernels.cluster import SIZES, no_clusters
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, direct, longs, summed, uints
 from toprung.kernels.record import LibraryKernel, RecordFamily
-from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, chain, typed
+from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES, chain, cluster_bytes, typed
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
-    WAVES,
-    Table,
     Teams,
+    all_weighed,
     block_count,
     iteration_depth,
     reader,
     refused,
     skinny_seconds,
-    slices_of,
     small_of,
     table,
     team_tile,
     teams,
-    weighed,
 )
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.tile import Tile
@@ -100,28 +97,16 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
             wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
             config = SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
             return [(self.cost(device, desc, config), config)]
-        of = self._table(device, desc)
-        if not (slices := slices_of(s, of, device.compute_units)).any():
-            return []
-        best = of.least(weighed(device, s, of, slices, cost_model.SKINNY, self.meet), slices, most)
-        return [(seconds, SkinnyConfig(with_slices(tile, n), of.options)) for seconds, tile, n in best]
-
-    def _table(self, device: Device, desc: Desc) -> Table:
-        """Return the work-groups (teams) that the kernel's rules allow, each with the slices that are weighed."""
-        each = self._each()
 
         def make() -> Teams:
-            options, found = self._options(device, desc), list[tuple[Tile, float, int]]()
-            for tile, (share, cluster) in itertools.product(teams(desc.skinny), each):
-                if self.record(SkinnyConfig(with_slices(tile, cluster), options)).allows(tile, options, device):
-                    found.append((tile, share, cluster))
-            return found, options
+            record, options = RECORDS[reader(s)], self._options(device, desc)
+            most = 0 if no_clusters(device) else device.local_bytes
+            legal = [tile for tile in teams(s) if record.allows(tile, options, device)]
+            return [(tile, [n for n in SIZES if cluster_bytes(record, tile, n) <= most]) for tile in legal], options
 
-        return table(desc.skinny, device.compute_units, cost_model.SKINNY, (device, each), make)
-
-    def _each(self) -> tuple[tuple[float, int], ...]:
-        """Return ``share`` and ``cluster`` of each row of a team, as in ``Rows``."""
-        return tuple([(share, 0) for share in (0, *WAVES)])
+        of = table(s, device.compute_units, cost_model.SKINNY, device, make)
+        best = of.least(*all_weighed(device, s, of), most, self.meet)
+        return [(seconds, SkinnyConfig(with_slices(tile, n), of.options)) for seconds, tile, n in best]
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing

@@ -79,6 +79,12 @@ COLUMNS = LibraryKernel(
     routine="columns",
 )
 
+
+def cluster_bytes(record: LibraryKernel, tile: Tile, slices: int) -> int:
+    """Return the bytes of local memory of a block in a cluster: the kernel's own, and sums of the other blocks."""
+    return record.local_bytes(tile) + 4 * (SMALL[-1] * tile.BM + slices)
+
+
 RECORDS = {record.source.stem: record for record in (ROWS, COLUMNS)}
 
 TYPES = tuple(ELEMENT_BYTES)

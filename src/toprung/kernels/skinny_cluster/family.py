@@ -15,11 +15,11 @@ from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, Skinny
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import Axes, Launches, Point
-from toprung.kernels.cluster import LARGEST, SIZES, no_clusters
+from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
 from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
-from toprung.kernels.skinny_model import SMALL, block_count, iteration_depth, skinny_seconds
+from toprung.kernels.skinny_model import block_count, iteration_depth, skinny_seconds
 from toprung.kernels.split_k import are_deep, whole_slices
 from toprung.tile import Tile
 
@@ -30,7 +30,7 @@ def _record(kernel: str, slices: int) -> LibraryKernel:
         of,
         idea="slices of K in the blocks of a cluster",
         expects="a launch less than skinny with as many slices",
-        local_bytes=lambda tile: of.local_bytes(tile) + 4 * (SMALL[-1] * tile.BM + slices),
+        local_bytes=lambda tile: record.cluster_bytes(of, tile, slices),
         needs=no_clusters,
         defines={"SLICES": slices},
         source=Path(__file__).with_name(f"{kernel}.cl"),
@@ -54,9 +54,6 @@ class SkinnyCluster(SkinnyFamily):
 
     def supports(self, device: Device, desc: Desc) -> str:
         return no_clusters(device) or super().supports(device, desc)
-
-    def _each(self) -> tuple[tuple[float, int], ...]:
-        return tuple([(0, n) for n in SIZES])
 
     def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
