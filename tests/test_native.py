@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shutil
@@ -15,7 +16,10 @@ import pytest
 import driver
 from arrays import entry
 from conftest import require
-from toprung.backends import native_plan
+from toprung.backends import cxx, native_plan, waiting
+from toprung.errors import MissingExtra, NotReady
+from toprung.lab.harness import environment
+from toprung.lab.sass import machine_code
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{native_plan.SOURCE.parent}")
@@ -27,6 +31,28 @@ def test_calls_of_the_driver_are_those_of_pythons_launcher() -> None:
     assert found.keys() == wanted.keys()
     for name, calls in found.items():
         assert "\n".join(difflib.unified_diff(wanted[name].splitlines(), calls.splitlines(), name, lineterm="", n=1)) == ""
+
+
+def test_programs_that_do_not_end_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("g++", "nvdisasm", "git"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 3600\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(waiting, "LIMIT", 0.1)
+    monkeypatch.setattr(environment, "GIT_SECONDS", 0.1)
+    monkeypatch.setenv("CXX", str(tmp_path / "g++"))
+    with pytest.raises(NotReady, match=r"g\+\+ did not end within 0.1 s and was stopped: .*another compiler by CXX"):
+        cxx.compile_library(tmp_path / "made.so", [native_plan.SOURCE])
+    assert not (tmp_path / "made.so").exists()
+    with contextlib.suppress(MissingExtra):  # without the real one
+        machine_code.disassembler()
+        monkeypatch.setattr(machine_code, "disassembler", lambda: str(tmp_path / "nvdisasm"))
+        with pytest.raises(NotReady, match="nvdisasm did not end"):
+            machine_code.disassemble(b"no machine code")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("TOPRUNG_COMMIT", raising=False)
+    assert environment.source.__wrapped__()["commit"] == "unknown"
+    with pytest.raises(NotReady, match="git status"):
+        environment.revision("HEAD")
 
 
 @pytest.mark.slow

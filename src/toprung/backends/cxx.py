@@ -6,11 +6,11 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from toprung.backends.waiting import finished
 from toprung.errors import BuildError, MissingExtra
 from toprung.paths import cache_dir, publish
 
@@ -48,6 +48,8 @@ def compile_library(path: Path, sources: Sequence[Path], *flags: str, compiler: 
         there is no compiler
     BuildError
         it does not compile
+    NotReady
+        the compiler does not end
     """
     named = compiler or (os.environ.get("CXX") or "g++",)
     if shutil.which(named[0]) is None:
@@ -55,7 +57,7 @@ def compile_library(path: Path, sources: Sequence[Path], *flags: str, compiler: 
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "made.so")
         words = [*named, *FLAGS, *map(str, sources), "-o", str(made), *flags]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = finished(words, "try again on a machine that is less busy, or name another compiler by CXX")
         if done.returncode:
             raise BuildError(sources[0].name, " ".join((*FLAGS, *flags)), " ".join(named), done.stderr)
         publish(path, made.read_bytes())

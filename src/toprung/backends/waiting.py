@@ -1,14 +1,19 @@
-"""Waiting for a device: Ctrl-C ends the wait, even for a kernel that never ends, and Python's end waits for daemon threads."""
+"""Waiting for a device or a program.
+
+Ctrl-C ends the wait for a device, even for a kernel that never ends. Python's end waits for daemon threads.
+"""
 
 from __future__ import annotations
 
 import atexit
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from typing import Any
 
+from toprung.errors import NotReady
 from toprung.forks import in_child
 
 GRACE = 1.0
@@ -19,6 +24,24 @@ _abandoned: list[threading.Event] = []
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for products of daemon threads."""
+
+LIMIT = 1800.0
+"""Seconds that a program may take: C++ with PyTorch's headers takes one minute, on a crowded machine ten."""
+
+
+def finished(words: Sequence[str], advice: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program, without input, to its end; ``limit``, seconds, is ``LIMIT`` unless given.
+
+    Raises
+    ------
+    NotReady
+        it did not end in time and was killed; the text ends with ``advice``
+    """
+    limit = LIMIT if limit is None else limit
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotReady(f"{words[0]} did not end within {limit:g} s and was stopped: {advice}") from None
 
 
 class _Gate(ContextDecorator):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.backends.base import Session
+from toprung.backends.waiting import finished
 from toprung.device import Device
 from toprung.kernels import build
 from toprung.kernels.record import INCLUDE
@@ -29,12 +30,16 @@ PACKAGE = Path(__file__).parents[2]
 SOURCES = (".cl", ".cu", ".cuh", ".wgsl")
 """Suffixes of kernel sources and of what they include."""
 
+GIT_SECONDS = 60.0
+"""Seconds that git may take: it reads the clone, maybe from a network."""
+
 
 @functools.cache
 def source() -> dict[str, str]:
     """Return what identifies the code: its commit, and ``src``, git's hash of that folder, which survives a rebase.
 
-    The commit has ``+`` behind it if files have changed since, and is "unknown" outside a clone unless ``TOPRUNG_COMMIT`` says it.
+    The commit has ``+`` behind it if files have changed since. It is "unknown" outside a clone, or where git does not end, unless
+    ``TOPRUNG_COMMIT`` says it.
     ``src`` is of the files as they are: it is in the history (``git rev-parse COMMIT:src``) if they were committed so.
     """
     commit = os.environ.get("TOPRUNG_COMMIT", "")
@@ -48,13 +53,15 @@ def source() -> dict[str, str]:
 
 def revision(name: str) -> tuple[str, str]:
     """Return the digits of a commit, and ``src`` of it, by any name git has for it (HEAD~1, a tag); empty where git has none."""
-    with suppress(OSError, subprocess.CalledProcessError):
+    with suppress(FileNotFoundError, subprocess.CalledProcessError):
         return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"), _git("rev-parse", f"{name}:src")[:12]
     return "", ""
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True).stdout.strip()
+    done = finished(["git", "-C", str(PACKAGE), *words], f"see whether 'git status' in {PACKAGE} ends", GIT_SECONDS)
+    done.check_returncode()
+    return done.stdout.strip()
 
 
 def _object(kind: str, content: bytes) -> bytes:

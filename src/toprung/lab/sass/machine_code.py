@@ -9,7 +9,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.backends.nvrtc import Cubin, capability, compile_cubin
+from toprung.backends.waiting import finished
 from toprung.device import FP32_LANES
 from toprung.errors import BadCubin, MissingExtra
 from toprung.lab.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
@@ -177,11 +177,13 @@ def disassemble(cubin: bytes) -> str:
         the disassembler does not read it: that of CUDA 13 reads no code for GPUs before sm_75
     MissingExtra
         there is no disassembler
+    NotReady
+        it does not end
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        done = subprocess.run([tool := disassembler(), "-c", "-ndf", str(path)], capture_output=True, text=True)
+        done = finished([tool := disassembler(), "-c", "-ndf", str(path)], "install another one, of a newer CUDA toolkit")
         if done.returncode:
             raise BadCubin(f"{tool} does not read the machine code: {done.stderr.strip() or f'it ended with {done.returncode}'}")
         return done.stdout
