@@ -24,6 +24,7 @@ import pytest
 
 import poisoned
 from conftest import require
+from others import children, running
 from tables import tuning as tune_table
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
@@ -144,7 +145,7 @@ def test_a_check_in_parts_is_the_check_of_all_of_them(device: Device, tmp_path: 
 @pytest.mark.slow
 def test_a_check_ends_when_its_time_is_over(device: Device, tmp_path: Path) -> None:
     run = tune(
-        None, tmp_path, "--check", "--shapes", 200, "--budget", "4s", "--device", device.id, "--json", tmp_path / "check.json"
+        None, tmp_path, "--check", "--shapes", 200, "--budget", "0.001s", "--device", device.id, "--json", tmp_path / "check.json"
     )
     text, _ = run.communicate()
     record = json.loads((tmp_path / "check.json").read_text())
@@ -194,26 +195,13 @@ def test_processes_of_one_device_take_turns_on_it(device: Device) -> None:
 
 def first_words(run: subprocess.Popen[str], folder: Path, least: int) -> None:
     """Wait until so many configurations are stored."""
-    while len(stored(folder)) < least:
-        assert run.poll() is None, run.communicate()[0]
+    while (code := run.poll()) is None and len(stored(folder)) < least:
         time.sleep(0.1)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process has started and that still run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+    assert code is None or len(stored(folder)) >= least, run.communicate()[0]
 
 
 def wait_for_the_end(pids: list[int]) -> None:
-    while any(Path(f"/proc/{p}").exists() and " Z " not in Path(f"/proc/{p}/stat").read_text() for p in pids):
+    while running().keys() & set(pids):
         time.sleep(0.1)
 
 
@@ -331,8 +319,11 @@ def test_a_cluster_that_loses_a_worker_finishes_with_the_other(cluster: Cluster,
         None, tmp_path, "gemm", "--sizes", "48,64,80", "--scheduler", cluster.address, "--device", device.id, "--budget", 12,
         "--json", tmp_path / "run.json",
     )  # fmt: skip
+    while not (measuring := children(cluster.workers[0].pid)):
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.01)
+    cluster.workers[0].send_signal(signal.SIGSTOP)  # so that it has not done its share before it is lost
     first_words(run, tmp_path, 3)
-    measuring = children(cluster.workers[0].pid)
     cluster.workers[0].kill()
     text, _ = run.communicate()
     assert run.returncode == 0, text

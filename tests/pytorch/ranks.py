@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ def main(function: str, folder: str, world: str, timeout: str, rank: str) -> Non
     if torch.cuda.device_count() >= int(world) > 1:
         torch.cuda.set_device(int(rank))
         os.environ["NCCL_NVLS_ENABLE"], how = "0", "cpu:gloo,cuda:nccl"
+    # the group's time begins when all ranks are there: some may import PyTorch for longer than others
+    Path(folder, f"{rank}.here").touch()
+    while len([*Path(folder).glob("*.here")]) < int(world):
+        time.sleep(0.01)
     try:
         dist.init_process_group(how, init_method=f"file://{folder}/store", rank=int(rank), world_size=int(world), timeout=limit)
         said = {"result": getattr(importlib.import_module(module), name)()}
