@@ -2,7 +2,8 @@
 
     python tools/gpu_tests.py [words for pytest]
 
-CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing.
+CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing. Each file is named with a sign for
+each of its tests as it ends, and a test that hangs fails, or ends the run with its stack.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from toprung import backends
@@ -22,6 +24,27 @@ from toprung.lab.harness.environment import environment
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "cupy", "jax", "pytest", "hypothesis")
 TESTS = ("tests/pytorch", *(f"tests/{p.name}" for p in sorted((ROOT / "tests").glob("test_cupy*.py"))), "tests/test_jax.py")
+
+LIMIT = 300.0
+"""Seconds that a test may take: all of them take 230 on an H200."""
+
+
+def run(tests: Sequence[str], words: Sequence[str], limit: float = LIMIT) -> tuple[int, list[str]]:
+    """Run tests, print their lines as they come, and return pytest's exit status and the lines."""
+    # pytest-timeout fails a test that waits in Python; one that waits in C ends the process, and faulthandler shows the stack
+    limits = [f"--timeout={limit}"] if importlib.util.find_spec("pytest_timeout") else []
+    limits += ["-o", f"faulthandler_timeout={limit * 1.2}", "-o", "faulthandler_exit_on_timeout=true"]
+    options = ("-o", "addopts=", "--strict-markers", "-p", "no:cacheprovider", "-rs", "--durations=20", "--durations-min=5")
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    lines = []
+    command, env = [sys.executable, "-u", "-m", "pytest", *options, *limits, *tests, *words], {**os.environ, "PYTHONPATH": paths}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, **output) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return process.returncode, lines
 
 
 def main(words: list[str]) -> int:
@@ -35,22 +58,16 @@ def main(words: list[str]) -> int:
         print(f"there is no GPU: {error}", file=sys.stderr)
         return 1
     known = environment(device)
-    options = ("-o", "addopts=", "--strict-markers", "-p", "no:cacheprovider", "-q", "-rs")
-    command = [sys.executable, "-m", "pytest", *options, *TESTS, *words]
-    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    print(done.stdout)
+    code, lines = run(TESTS, words)
     packages = {name: importlib.metadata.version(name) for name in ("torch", "jax", "numpy")}
     head = [f"{key}: {known[key]}" for key in ("date", "commit", "src", "python", "device", "driver") if key in known]
     log = ROOT / "results" / device.slug / "gpu-tests.txt"
     log.parent.mkdir(exist_ok=True)
     # what failed (the headings of tracebacks), what was skipped, and the count; tracebacks name folders of the machine
-    said = [one for one in done.stdout.splitlines() if re.match(r"_{2,} \S.* _{2,}$|SKIPPED|\d+ (passed|failed)", one)]
+    said = [one.strip("= ") for one in lines if re.match(r"_{2,} \S.* _{2,}$|SKIPPED|=+ .* in [\d.]+s|Timeout \(", one)]
     log.write_text("\n".join([*head, f"packages: {packages}", f"tests: {' '.join([*TESTS, *words])}", "", *said, ""]))
     print(f"kept in {log.relative_to(ROOT)}")
-    return done.returncode
+    return code
 
 
 if __name__ == "__main__":
