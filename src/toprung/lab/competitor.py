@@ -194,33 +194,27 @@ class BoundOnDevice(BoundCompetitor):
         return self.placed.fetch()
 
 
-class BoundRung(BoundCompetitor):
+class BoundRung(BoundOnDevice):
     """A rung bound to operands."""
 
     def __init__(self, compiled: Compiled[Rung], placed: OnDevice) -> None:
-        self.clock = placed.session
         steps = method(compiled.record).steps(compiled, placed.operands.problem, placed.parts, placed.session)
-        self._launches = [s.launch for s in steps]
+        super().__init__(placed, in_turn([s.launch for s in steps]))
         self._helpers = [s.launch for s in steps if s.helper]
         self.names = [s.name for s in steps]
-        self._placed = placed
-
-    def reset(self) -> None:
-        self._placed.reset()
-
-    def fetch(self) -> F32:
-        return self._placed.fetch()
-
-    def run(self) -> None:
-        for launch in self._launches:
-            launch()
 
     def helper_time(self, calls: int) -> float:
-        return self._timed(self._lay_out, calls) if self._helpers else 0.0
+        return self._timed(in_turn(self._helpers), calls) if self._helpers else 0.0
 
-    def _lay_out(self) -> None:
-        for launch in self._helpers:
+
+def in_turn(launches: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """Return a function that calls some launches one after the other."""
+
+    def call() -> None:
+        for launch in launches:
             launch()
+
+    return call
 
 
 class Rotating(BoundCompetitor):

@@ -29,9 +29,7 @@ class CuBLASPeer(Peer):
 
     def absent(self, device: Device) -> str:
         # why there is no GPU for it, or no library; empty if both are there
-        if reason := no_cuda(device):
-            return reason
-        return "" if library() else MISSING
+        return no_cuda(device) or ("" if library() else MISSING)
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
         return self.promise.precision == "fp32" and routine == "gemm" and "nvidia" in device.vendor.lower() and device.kind == "gpu"

@@ -13,14 +13,13 @@ Stacks = tuple[F32, F32, F32]
 """op(A), op(B) and C, batch first, as views."""
 
 
-class BoundOnHost(BoundCompetitor):
-    """``bind`` makes, from views of the operands, what computes the product into C's."""
+class OnHost(BoundCompetitor):
+    """``bind`` makes, from the backing array of an output, what computes into it."""
 
-    def __init__(self, operands: Operands, problem: Gemm, bind: Callable[[Stacks], Callable[[], object]]) -> None:
-        self.clock, self._old = HostClock(), operands.flat[problem.output.name]
+    def __init__(self, operands: Operands, bind: Callable[[F32], Callable[[], object]]) -> None:
+        self.clock, self._old = HostClock(), operands.flat[operands.problem.output.name]
         self._flat = self._old.copy()
-        matrices = {**operands.matrices, problem.output.name: view(problem.output, self._flat)}
-        self._call = bind(problem.stacks(matrices))
+        self._call = bind(self._flat)
 
     def reset(self) -> None:
         self._flat[...] = self._old
@@ -30,3 +29,11 @@ class BoundOnHost(BoundCompetitor):
 
     def fetch(self) -> F32:
         return self._flat
+
+
+class BoundOnHost(OnHost):
+    """``bind`` makes, from views of the operands, what computes the product into C's."""
+
+    def __init__(self, operands: Operands, problem: Gemm, bind: Callable[[Stacks], Callable[[], object]]) -> None:
+        out = problem.output
+        super().__init__(operands, lambda flat: bind(problem.stacks({**operands.matrices, out.name: view(out, flat)})))

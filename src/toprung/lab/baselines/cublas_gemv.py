@@ -25,9 +25,7 @@ class CuBLASGemvPeer(Peer):
 
     def absent(self, device: Device) -> str:
         # why there is no GPU for it, or no library; empty if both are there
-        if reason := no_cuda(device):
-            return reason
-        return "" if library() else MISSING
+        return no_cuda(device) or ("" if library() else MISSING)
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
         return routine == "gemv" and "nvidia" in device.vendor.lower() and device.kind == "gpu"
@@ -40,7 +38,7 @@ class CuBLASGemvPeer(Peer):
             raise Unsupported(f"{self.title} does not compute {problem}: no empty matrices")
         placed = placed_through(placed, "cuda")
         session: Any = placed.session
-        parts: dict[str, Any] = dict(placed.parts)
+        parts: Any = placed.parts
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
         call = library().cublasSgemv_v2
         pointer, integer = ctypes.c_void_p, ctypes.c_int

@@ -21,9 +21,7 @@ class CuPyPeer(Peer):
 
     def absent(self, device: Device) -> str:
         # why CuPy is missing, or a GPU for it; empty if both are there
-        if reason := no_cuda(device):
-            return reason
-        return "" if importlib.util.find_spec("cupy") else "CuPy is not installed; pip install cupy-cuda13x"
+        return no_cuda(device) or ("" if importlib.util.find_spec("cupy") else "CuPy is not installed; pip install cupy-cuda13x")
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
         # wrap the session's memory; CuPy works on the session's stream from here on

@@ -20,6 +20,7 @@ from toprung.lab.competitor import BoundCompetitor
 from toprung.oracle.check import Operands
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32
 
 LONG = 4e9
 """Operations of a product from which it takes so long that threads that wait for each other matter little."""
@@ -41,6 +42,15 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
             if None not in found:
                 return found[0], found[1]  # type: ignore[return-value]
     return None
+
+
+def multiply(a: F32, b: F32, c: F32, alpha: np.float32, beta: np.float32) -> None:
+    """Compute c = α·a·b + β·c."""
+    if alpha == 1 and beta == 0:
+        np.matmul(a, b, out=c)
+        return
+    product = alpha * (a @ b) if alpha else np.zeros_like(c)
+    c[...] = product + beta * c if beta else product
 
 
 class BoundNumPy(BoundOnHost):
@@ -104,19 +114,10 @@ class NumPyPeer(Peer):
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
         problem = self.product(placed)
-        alpha, beta = np.float32(problem.alpha), np.float32(problem.beta)
 
         def bind(stacks: Stacks) -> Callable[[], object]:
             a, b, c = stacks if problem.batch > 1 else (s[0] for s in stacks)
-
-            def call() -> None:
-                if alpha == 1 and beta == 0:
-                    np.matmul(a, b, out=c)
-                    return
-                product = alpha * (a @ b) if alpha else np.zeros_like(c)
-                c[...] = product + beta * c if beta else product
-
-            return call
+            return functools.partial(multiply, a, b, c, np.float32(problem.alpha), np.float32(problem.beta))
 
         self.threads = 0
         return BoundNumPy(placed.operands, problem, bind, self)

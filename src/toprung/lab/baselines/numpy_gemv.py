@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.lab.baselines import Peer
-from toprung.lab.competitor import BoundCompetitor, HostClock
+from toprung.lab.baselines._host import OnHost
+from toprung.lab.baselines.numpy import multiply
+from toprung.lab.competitor import BoundCompetitor
 from toprung.oracle.check import view
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.placed import OnDevice
@@ -32,30 +37,14 @@ class NumPyGemvPeer(Peer):
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
             raise Unsupported(f"{self.name} multiplies a matrix and a vector; {problem} is another routine's")
-        return _Bound(placed, problem)
+        a, x = placed.operands.matrices["A"], placed.operands.matrices["x"][:, 0]
+        scalars = np.float32(problem.alpha), np.float32(problem.beta)
 
+        def bind(flat: F32) -> Callable[[], object]:
+            y = view(problem.output, flat)[:, 0]
+            return functools.partial(multiply, a if problem.trans == "N" else a.T, x, y, *scalars)
 
-class _Bound(BoundCompetitor):
-    def __init__(self, placed: OnDevice, problem: Gemv) -> None:
-        self.clock, self._old = HostClock(), placed.operands.flat[problem.output.name]
-        self._flat = self._old.copy()
-        matrices = placed.operands.matrices
-        self._a = matrices["A"] if problem.trans == "N" else matrices["A"].T
-        self._x, self._y = matrices["x"][:, 0], view(problem.output, self._flat)[:, 0]
-        self._alpha, self._beta = np.float32(problem.alpha), np.float32(problem.beta)
-
-    def reset(self) -> None:
-        self._flat[...] = self._old
-
-    def run(self) -> None:
-        if self._alpha == 1 and self._beta == 0:
-            np.matmul(self._a, self._x, out=self._y)
-            return
-        product = self._alpha * (self._a @ self._x) if self._alpha else np.zeros_like(self._y)
-        self._y[...] = product + self._beta * self._y if self._beta else product
-
-    def fetch(self) -> F32:
-        return self._flat
+        return OnHost(placed.operands, bind)
 
 
 def peer() -> NumPyGemvPeer:

@@ -7,12 +7,12 @@ from typing import Any
 
 from toprung.device import Device
 from toprung.lab.baselines import Peer
+from toprung.lab.baselines._host import OnHost
 from toprung.lab.baselines._torch import cuda_tensors, host_tensors, no_torch, no_torch_cuda
 from toprung.lab.baselines._twin import placed_through
-from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, HostClock
+from toprung.lab.competitor import BoundCompetitor, BoundOnDevice
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
-from toprung.oracle.problem import F32
 
 
 class TorchPeer(Peer):
@@ -34,7 +34,8 @@ class TorchPeer(Peer):
         if placed.session.device.kind == "gpu":
             placed = placed_through(placed, "cuda")
             return BoundOnDevice(placed, _bound(problem, cuda_tensors(placed, problem)))
-        return _OnHost(placed, problem)
+        flat, name = placed.operands.flat, problem.output.name
+        return OnHost(placed.operands, lambda own: _bound(problem, host_tensors({**flat, name: own}, problem)))
 
 
 def _bound(problem: Gemm, tensors: tuple[Any, Any, Any]) -> Callable[[], object]:
@@ -44,23 +45,6 @@ def _bound(problem: Gemm, tensors: tuple[Any, Any, Any]) -> Callable[[], object]
         return lambda: c.baddbmm_(a, b, **scalars)
     a, b, c = a[0], b[0], c[0]
     return lambda: c.addmm_(a, b, **scalars)
-
-
-class _OnHost(BoundCompetitor):
-    def __init__(self, placed: OnDevice, problem: Gemm) -> None:
-        self.clock, name = HostClock(), problem.output.name
-        self._old = placed.operands.flat[name]
-        self._flat = self._old.copy()
-        self._call = _bound(problem, host_tensors({**placed.operands.flat, name: self._flat}, problem))
-
-    def reset(self) -> None:
-        self._flat[...] = self._old
-
-    def run(self) -> None:
-        self._call()
-
-    def fetch(self) -> F32:
-        return self._flat
 
 
 def peer() -> TorchPeer:
