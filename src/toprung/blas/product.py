@@ -475,7 +475,7 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
 def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[tuple[float, float] | None, str]:
     """Return the seconds of ours and NumPy's on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
     tuner = autotune.HERE
-    if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or tuner.store.knows_host(device)):
+    if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or tuner.store.known(device).host):
         return None, ""
     descs = lower(a.layout, b.layout, c.layout, 0.0).descs
     if len(descs) != 1:

@@ -253,10 +253,6 @@ class TunedStore:
             return False
         return True
 
-    def knows_host(self, device: Device) -> bool:
-        """Return True if the host's BLAS was measured beside ours on a device."""
-        return self.known(device).host
-
 
 class Lookup:
     """Stored entries for one product: those of the same sizes, then those of neighbouring sizes, nearest first."""

@@ -59,18 +59,6 @@ def _normal(rng: np.random.Generator, shape: Shape) -> F32:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _lognormal(rng: np.random.Generator, shape: Shape) -> F32:
-    return np.exp(rng.standard_normal(shape)).astype(np.float32)
-
-
-def _relu(rng: np.random.Generator, shape: Shape) -> F32:
-    return np.maximum(_normal(rng, shape), np.float32(0))
-
-
-def _near_one(rng: np.random.Generator, shape: Shape) -> F32:
-    return (1 + 0.001 * rng.random(shape)).astype(np.float32)
-
-
 def _spread(phi: float) -> Fill:
     """(U − 0.5)·exp(φ·N(0,1))."""
     return lambda rng, shape: ((rng.random(shape) - 0.5) * np.exp(phi * rng.standard_normal(shape))).astype(np.float32)
@@ -79,10 +67,6 @@ def _spread(phi: float) -> Fill:
 def _exponents(low: float, high: float) -> Fill:
     """±2^U(low, high)."""
     return lambda rng, shape: (rng.choice((-1.0, 1.0), shape) * 2.0 ** rng.uniform(low, high, shape)).astype(np.float32)
-
-
-def _integers(rng: np.random.Generator, shape: Shape) -> F32:
-    return rng.integers(-4, 5, shape).astype(np.float32)
 
 
 def _subnormal(rng: np.random.Generator, shape: Shape) -> F32:
@@ -138,9 +122,10 @@ _ALL = (
     Distribution("uniform", (_PLAIN,), SIGNED_GRADE),
     Distribution("normal", (_normal,), SIGNED_GRADE),
     Distribution("positive", (_uniform(0, 1),)),
-    Distribution("lognormal", (_lognormal,)),
-    Distribution("relu", (_relu,)),
-    Distribution("near-one", (_near_one,), bias=1.5e-8),  # as much as uneven steps may take by themselves
+    Distribution("lognormal", (lambda rng, shape: np.exp(rng.standard_normal(shape)).astype(np.float32),)),
+    Distribution("relu", (lambda rng, shape: np.maximum(_normal(rng, shape), np.float32(0)),)),
+    # uneven steps may have this bias by themselves
+    Distribution("near-one", (lambda rng, shape: (1 + 0.001 * rng.random(shape)).astype(np.float32),), bias=1.5e-8),
     Distribution("phi0.5", (_spread(0.5),)),
     Distribution("phi1", (_spread(1),)),
     Distribution("phi2", (_spread(2),)),
@@ -152,7 +137,7 @@ _ALL = (
     Distribution("huge-row", (_huge(0), _PLAIN, _PLAIN)),
     Distribution("huge-column", (_PLAIN, _huge(1), _PLAIN)),
     Distribution("subnormal", (_subnormal, _PLAIN, _subnormal)),
-    Distribution("integers", (_integers,), exact=True),
+    Distribution("integers", (lambda rng, shape: rng.integers(-4, 5, shape).astype(np.float32),), exact=True),
     Distribution("cancelling", (_cancelling_rows, _mirrored_columns, _zeros)),
     Distribution("inf", (_planted(np.inf), _PLAIN, _PLAIN)),
     Distribution("-inf", (_PLAIN, _planted(-np.inf), _PLAIN)),

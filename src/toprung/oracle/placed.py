@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
 from toprung.oracle.check import GUARD, Operands, encoded
 from toprung.oracle.problem import F32
+
+
+def copied(array: NDArray[Any], session: Session) -> Buffer:
+    """Return a copy of an array in a device's memory."""
+    buffer = session.allocate(array.nbytes)
+    session.upload(buffer, array)
+    return buffer
+
+
+def fetched(buffer: Buffer, session: Session, shape: int | tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Return the numbers at the beginning of a buffer, as an array of this shape and type."""
+    array = np.empty(shape, kind)
+    session.download(buffer, array)
+    return array
 
 
 class OnDevice:
@@ -18,9 +35,8 @@ class OnDevice:
         self.parts: dict[str, Buffer] = {}
         for m in operands.problem.matrices:
             stored = encoded(operands.flat[m.name], m.dtype)
-            self.buffers[m.name] = session.allocate(stored.nbytes)
+            self.buffers[m.name] = copied(stored, session)
             self.parts[m.name] = self.buffers[m.name].part(stored.itemsize * GUARD, m.nbytes)
-            session.upload(self.buffers[m.name], stored)
 
     def reset(self) -> None:
         """Put the output back to what it was."""
@@ -30,6 +46,5 @@ class OnDevice:
     def fetch(self, name: str | None = None) -> F32:
         """A float32 operand's backing array as it is now; by default the output's."""
         name = name or self.operands.problem.output.name
-        flat = np.empty_like(self.operands.flat[name])
-        self.session.download(self.buffers[name], flat)
-        return flat
+        flat = self.operands.flat[name]
+        return fetched(self.buffers[name], self.session, flat.shape, flat.dtype)

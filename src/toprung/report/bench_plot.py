@@ -53,7 +53,7 @@ def bench(content: Mapping[str, Any], path: Path) -> None:
             label = " ".join(filter(None, (who, f"[{precision}]", kind, "" if mode == "warm" else mode)))
             axes.errorbar(
                 xs, ys, yerr=[low, high], linestyle=style, marker="o", markersize=3.5, capsize=2, linewidth=1.3, label=label,
-                color=f"C{i}" if len(lines) <= 10 else _one_of_many(i, len(lines)),
+                color=f"C{i}" if len(lines) <= 10 else plot.matplotlib_pyplot().get_cmap("turbo")(i / len(lines)),
             )  # fmt: skip
         if squares:
             axes.set_xscale("log", base=2)
@@ -96,13 +96,6 @@ def accuracy(content: Mapping[str, Any], path: Path) -> None:
         figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
 
     _draw(content, path, draw, "grade ratio", size=(10, 6))
-
-
-def _one_of_many(place: int, count: int) -> Any:
-    """One of many colours."""
-    import matplotlib
-
-    return matplotlib.colormaps["turbo"](place / count)
 
 
 def _draw(

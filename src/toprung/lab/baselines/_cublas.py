@@ -14,7 +14,7 @@ from toprung.device import Device
 from toprung.lab.baselines import Peer
 from toprung.lab.baselines._twin import no_cuda, placed_through, stream
 from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, Promise
-from toprung.oracle.placed import OnDevice
+from toprung.oracle.placed import OnDevice, copied
 
 handle = functools.cache(create_handle)
 
@@ -47,8 +47,7 @@ class CuBLASPeer(Peer):
                     flat.reshape(m.rows, m.ld)[:, : m.cols] = placed.operands.matrices[m.name]
                     with np.errstate(over="ignore"):
                         half = flat.astype(np.float16)
-                    parts[m.name] = session.allocate(half.nbytes)
-                    session.upload(parts[m.name], half)
+                    parts[m.name] = copied(half, session)
         a, b, c = problem.matrices
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
         # column-major: Cᵀ = op(B)ᵀ · op(A)ᵀ, so B comes first and M and N change places

@@ -310,40 +310,37 @@ def resident(work: KernelWork, figures: Figures) -> int | None:
     return None if (found := held(work, figures)) is None else max(1, found.blocks)
 
 
-def _per_sm(
-    work: KernelWork, figures: Figures, name: str, each: float | None, what: str, per_clock: float | None, unit: str, lacks: Unknown
-) -> Level:
-    """A level of which every multiprocessor has its own: ``each`` for one multiply-add of one thread, ``per_clock`` of them."""
+def _per_sm(work: KernelWork, figures: Figures, name: str, each: float, what: str, of: str | float, unit: str) -> Level:
+    """A level of which every multiprocessor has its own: ``each`` for one multiply-add of one thread.
+
+    ``of``: how many there are in a clock, or the name of the figure.
+    """
     sms, clock = figures.sms, figures.clock_mhz
-    gone = figures.lacking("sms", "clock_mhz").missing + lacks.missing
-    if each is None or sms is None or clock is None or per_clock is None:
-        return Level(name, Unknown(gone), what)
+    per_clock = getattr(figures, of) if isinstance(of, str) else of
+    if sms is None or clock is None or per_clock is None:
+        return Level(name, figures.lacking("sms", "clock_mhz", *([of] if isinstance(of, str) else [])), what)
     seconds = busiest(work, sms) * each / (per_clock * clock * 1e6)
     return Level(name, seconds, f"{what}; {unit} a clock and SM: {per_clock:.4g}")
 
 
 CODE = Unknown(("the compiled code's main loop",))
-NOTHING = Unknown(())
 
 
 def _lanes(work: KernelWork, figures: Figures) -> Level:
-    what = "one lane a multiply-add"
-    return _per_sm(work, figures, "FFMA lanes", 1.0, what, figures.ffma_per_clock, "FFMA", figures.lacking("ffma_per_clock"))
+    return _per_sm(work, figures, "FFMA lanes", 1.0, "one lane a multiply-add", "ffma_per_clock", "FFMA")
 
 
 def _tensor(work: KernelWork, figures: Figures, asks: TensorWork, tile: Tile) -> Level:
     each = asks.multiply_adds / (tile.BM * tile.BN)
     what = f"{each:.3g} multiply-adds of fp16 numbers for each of the product"
-    lacks = figures.lacking("tensor_per_clock")
-    return _per_sm(work, figures, "Tensor Cores", each, what, figures.tensor_per_clock, "multiply-adds", lacks)
+    return _per_sm(work, figures, "Tensor Cores", each, what, "tensor_per_clock", "multiply-adds")
 
 
 def _fed(work: KernelWork, figures: Figures, asks: TensorWork, tile: Tile) -> Level:
     """Shared memory of a block whose Tensor Cores read from it what TMA writes there."""
     each = asks.shared_bytes / (tile.BM * tile.BN)
     what = f"{each:.3g} bytes a multiply-add, written and read"
-    lacks = figures.lacking("shared_bytes_per_clock")
-    return _per_sm(work, figures, "shared memory", each, what, figures.shared_bytes_per_clock, "bytes", lacks)
+    return _per_sm(work, figures, "shared memory", each, what, "shared_bytes_per_clock", "bytes")
 
 
 def _wavefronts(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
@@ -387,9 +384,8 @@ def _issue(work: KernelWork, figures: Figures) -> Level:
         each = max(each, asks.instructions / block)
     if each is None:
         return Level("issue slots", CODE, "instructions of the main loop")
-    lacks = figures.lacking("issue_per_clock")
     what = f"{each:.3f} instructions a multiply-add"
-    return _per_sm(work, figures, "issue slots", each / WARP, what, figures.issue_per_clock, "instructions of a warp", lacks)
+    return _per_sm(work, figures, "issue slots", each / WARP, what, "issue_per_clock", "instructions of a warp")
 
 
 def _operands(work: KernelWork, figures: Figures) -> Level:
@@ -403,7 +399,7 @@ def _operands(work: KernelWork, figures: Figures) -> Level:
     if not known:
         return Level("register operands", Unknown((f"ffma_outer_per_clock of {shape}",)), what)
     best = max(known, key=lambda order: known[order])
-    return _per_sm(work, figures, "register operands", 1.0, f"{what}, {best.split(maxsplit=1)[-1]}", known[best], "FFMA", NOTHING)
+    return _per_sm(work, figures, "register operands", 1.0, f"{what}, {best.split(maxsplit=1)[-1]}", known[best], "FFMA")
 
 
 def _sums(work: KernelWork, figures: Figures) -> Level:
@@ -444,14 +440,12 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
         each = (found.load_wavefronts + found.store_wavefronts) / step(work.tile)
         meet = f"{100 * found.conflicts:.0f} % of them" if found.conflicts else "none"
         what = f"{each:.3f} wavefronts a multiply-add, {meet} bank conflicts"
-        return _per_sm(work, figures, name, each / WARP, what, full, "wavefronts", NOTHING)
+        return _per_sm(work, figures, name, each / WARP, what, full, "wavefronts")
     rows, cols = warp_tile(work.tile)
     # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: a wavefront brings 32 at most
     least = (rows + cols) / (rows * cols) if loads else 0.0
     what = f"{turns:.3f} loads and stores a multiply-add" if turns >= least else f"{least:.3f} floats a multiply-add"
-    return _per_sm(
-        work, figures, name, max(turns, least) / WARP, f"{what}, bank conflicts not counted", full, "wavefronts", NOTHING
-    )
+    return _per_sm(work, figures, name, max(turns, least) / WARP, f"{what}, bank conflicts not counted", full, "wavefronts")
 
 
 def step(tile: Tile) -> int:
@@ -473,7 +467,7 @@ def _l1(work: KernelWork, figures: Figures) -> Level:
     rows, cols = (work.tile.BM, work.tile.BN) if work.staged else warp_tile(work.tile)
     least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
     counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
-    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "wavefronts", NOTHING)
+    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "wavefronts")
 
 
 def _l2(work: KernelWork, figures: Figures) -> Level:

@@ -24,6 +24,8 @@ from operator import mul
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from toprung.gemm.desc import GemmDesc
 from toprung.lab.bounds.banks import BANKS, wavefronts
 from toprung.lab.bounds.figures import Figures, Unknown
@@ -428,11 +430,7 @@ def interleaved(own: float, common: float, classes: int, customers: int, waiting
 def interpolated(points: Mapping[int, float], at: int) -> float:
     """A figure between two that were measured; beyond them the nearest."""
     known = sorted(points)
-    above = next((i for i, n in enumerate(known) if n >= at), len(known) - 1)
-    low, high = known[max(above - 1, 0)], known[above]
-    if low == high or at <= low or at >= high:
-        return points[low if at <= low else high]
-    return points[low] + (points[high] - points[low]) * (at - low) / (high - low)
+    return float(np.interp(at, known, [points[n] for n in known]))
 
 
 def _pace(on: Machine, code: Code, ask: Asked, warps: int, deep: int, asks: Mapping[str, float], resident: int) -> float:

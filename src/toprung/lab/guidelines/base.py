@@ -23,6 +23,7 @@ from toprung.kernels.build import source_kernel
 from toprung.lab.competitor import BoundCompetitor
 from toprung.lab.harness.measure import SAMPLES, Timing
 from toprung.lab.harness.stats import Interval, paired_ratio
+from toprung.oracle.placed import copied, fetched
 from toprung.oracle.problem import F32, F64, UNIT_ROUNDOFF
 
 TEXTS = Path(__file__).parent
@@ -148,10 +149,7 @@ class Way:
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
-            "label": self.label, "amount": self.amount, "seconds": list(self.seconds), "calls": self.calls,
-            "on_host": self.on_host, "error": self.error, "clocks_mhz": list(self.clocks_mhz), "figure": self.figure,
-        }  # fmt: skip
+        return {**vars(self), "figure": self.figure}
 
 
 @dataclass(frozen=True)
@@ -182,11 +180,8 @@ class Finding:
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
-            "name": self.name, "title": self.title, "paper": self.paper, "unit": self.unit, "verdict": self.verdict,
-            "reason": self.reason, "ways": [w.describe() for w in self.ways], "advised": self.advised, "against": self.against,
-            "claim": self.claim, "speed": [self.speed.value, self.speed.low, self.speed.high] if self.speed else None,
-        }  # fmt: skip
+        speed = self.speed and [self.speed.value, self.speed.low, self.speed.high]
+        return {**vars(self), "ways": [w.describe() for w in self.ways], "speed": speed}
 
     @staticmethod
     def read(entry: Mapping[str, Any]) -> Finding:
@@ -256,9 +251,7 @@ class Trial(BoundCompetitor):
         self._call()
 
     def fetch(self) -> F32:
-        result = np.empty(self._expected.size, np.float32)
-        self._session.download(self._output, result)
-        return result
+        return fetched(self._output, self._session, self._expected.size, np.float32)
 
     def verify(self) -> float:
         """Run once and return the largest relative error; WrongResult beyond the limit, in units of the roundoff."""
@@ -294,9 +287,7 @@ class Lab:
 
     def place(self, array: NDArray[Any]) -> Buffer:
         """Return an array's copy in device memory."""
-        buffer = self.session.allocate(array.nbytes)
-        self.session.upload(buffer, array)
-        return buffer
+        return copied(array, self.session)
 
     def launch(self, case: Case, groups: int, local: int, *args: Buffer | np.generic) -> Launch:
         """Launch a case's kernel on ``groups`` work-groups of ``local``."""

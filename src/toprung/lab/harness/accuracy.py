@@ -49,10 +49,7 @@ class Graded:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "competitor": dict(self.competitor), "problem": dict(self.problem), "distribution": self.distribution,
-            "limit": self.limit, "verdict": self.verdict.describe() if self.verdict else None, "note": self.note,
-        }  # fmt: skip
+        return {**vars(self), "verdict": self.verdict and self.verdict.describe()}
 
     @staticmethod
     def read(record: Mapping[str, Any]) -> Graded:

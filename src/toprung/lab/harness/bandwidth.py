@@ -110,10 +110,7 @@ class Rate:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "way": self.way, "bytes": self.bytes, "seconds": list(self.seconds), "calls": self.calls,
-            "gbytes_per_s": self.gbytes_per_s,
-        }  # fmt: skip
+        return {**vars(self), "gbytes_per_s": self.gbytes_per_s}
 
     @staticmethod
     def read(record: Mapping[str, Any]) -> Rate:

@@ -8,6 +8,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.arithmetic import differing, sampled
 from toprung.lab.probe.base import SEED, Case, Placed, source
+from toprung.oracle.placed import copied, fetched
 from toprung.oracle.problem import F32, F64, UNIT_ROUNDOFF
 
 LOCAL, STEPS, AHEAD, CHAINS, WARP = 1024, 64, 4, 8, 32
@@ -32,12 +33,10 @@ def case(device: Device, label: str, ratio: int, width: int, stride: int, each: 
 
     def place(session: Session) -> Placed:
         data = np.random.default_rng(SEED).uniform(-1, 1, floats).astype(np.float32)
-        source_, out = session.allocate(data.nbytes), session.allocate(4 * items * (width + 1))
-        session.upload(source_, data)
+        source_, out = copied(data, session), session.allocate(4 * items * (width + 1))
 
         def check() -> str:
-            found = np.empty((items, width + 1), np.float32)
-            session.download(out, found)
+            found = fetched(out, session, (items, width + 1), np.float32)
             some = sampled(items)
             expected, tolerance = _results(data, some % WARP, ratio, width, stride, loops)
             return differing(found[some], expected, tolerance, some)

@@ -14,6 +14,7 @@ from toprung.lab.routines.base import Step, shared_kernel
 from toprung.lab.routines.gemm import Maker, Placed, round_up
 from toprung.lab.rung import Rung
 from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import copied
 from toprung.oracle.problem import checked_size
 from toprung.tile import Tile
 
@@ -87,9 +88,7 @@ def steps(compiled: Compiled[Rung], problem: Gemv, buffers: Mapping[str, Buffer]
         np.uint32(length), np.uint32(depth), alpha, a.buffer, np.int32(a.ld), x, np.int32(incx), beta, target, inc_target,
     ]  # fmt: skip
     if rung.meets:
-        counts = session.allocate(4 * groups)
-        session.upload(counts, np.zeros(groups, np.uint32))
-        args += [sums, counts]
+        args += [sums, copied(np.zeros(groups, np.uint32), session)]
     main = session.bind(
         compiled.kernel,
         (groups, slices),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name
-from toprung.lab.rung import ladder_names
 from toprung.oracle.precision import precision
 from toprung.report import names as named
 from toprung.report.headline import by_rule
@@ -390,8 +389,3 @@ def tuning(gathered: Gathered) -> Chart:
     first = max(gained, key=lambda v: (len(gained[v]) > 3, max(gained[v]) / gained[v][0], len(gained[v])), default="")
     return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, first,
                  "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
-
-
-def known_ladders(measured: Iterable[str]) -> list[str]:
-    """Ladders of this toprung that were not measured."""
-    return sorted(set(ladder_names()) - set(measured))

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from toprung.errors import MissingExtra
+from toprung.lab.rung import ladder_names
 from toprung.paths import cache_dir, publish_cached
 from toprung.report.html.chart import PALETTE, Chart, source
-from toprung.report.html.charts import beside, errors, known_ladders, roofline, sizes, tuning
+from toprung.report.html.charts import beside, errors, roofline, sizes, tuning
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.rungs import pages
@@ -101,7 +102,8 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     )
     return environment.get_template("page.html.jinja").render(
         gathered=gathered, ladders=ladders, charts=charts, comparison=comparison, commands=COMMANDS, notes=list(limits.notes),
-        absent=known_ladders(views.ladders), records=[(r, source(r, r.measurements), _said(r)) for r in gathered.records],
+        absent=sorted({*ladder_names()} - {*views.ladders}),
+        records=[(r, source(r, r.measurements), _said(r)) for r in gathered.records],
         device=_device(gathered), style=style, colours=colours, script=script, library=library, data=embed(data),
         hashes=" ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (library, script)),
         cards=list(_cards(gathered, views, {name: chart for name, chart, _ in ladders})),

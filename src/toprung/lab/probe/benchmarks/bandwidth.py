@@ -13,6 +13,7 @@ from toprung.kernels.build import source_kernel
 from toprung.lab.bounds.arch import card
 from toprung.lab.probe.arithmetic import differing, sampled
 from toprung.lab.probe.base import GBYTES, Benchmark, Case, Placed, source
+from toprung.oracle.placed import fetched
 from toprung.oracle.problem import F64, UNIT_ROUNDOFF
 
 DEEP = 8
@@ -99,8 +100,7 @@ def _check_read(
     session: Session, out: Buffer, groups: int, local: int, vectors: int, vec: int, passes: int, jump: int
 ) -> str:  # fmt: skip
     """Check some work-items' sums."""
-    found = np.empty((groups * local, vec), np.float32)
-    session.download(out, found)
+    found = fetched(out, session, (groups * local, vec), np.float32)
     some = sampled(groups * local, 6)
     expected, sizes = np.zeros((2, some.size, vec))
     for place, item in enumerate(some):
@@ -115,8 +115,7 @@ def _check_read(
 def _check_copy(session: Session, out: Buffer, groups: int, length: int) -> str:
     """Check the first and the last slice."""
     for first in (0, (groups - 1) * length):
-        found = np.empty(length, np.float32)
-        session.download(out.part(4 * first, 4 * length), found)
+        found = fetched(out.part(4 * first, 4 * length), session, length, np.float32)
         if problem := differing(found, numbers(np.arange(first, first + length)), 0.0, np.arange(first, first + length)):
             return problem
     return ""

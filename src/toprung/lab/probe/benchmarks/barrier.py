@@ -7,6 +7,7 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.base import CLOCKS, Benchmark, Case, Placed, only_cuda, source
+from toprung.oracle.placed import fetched
 
 SIZES = (64, 128, 256, 512, 1024)
 REPEAT, LOOPS, CHECKED = 16, 64, 64
@@ -19,14 +20,12 @@ def _case(device: Device, local: int) -> Case:
         out, clocks = session.allocate(4 * local), session.allocate(8 * local)
 
         def check() -> str:
-            found = np.empty(local, np.uint32)
-            session.download(out, found)
+            found = fetched(out, session, local, np.uint32)
             early = int((found != CHECKED).sum())
             return f"{early} of {local} threads passed a barrier before their neighbours came" if early else ""
 
         def read() -> float:
-            counted = np.empty(local, np.uint64)
-            session.download(clocks, counted)
+            counted = fetched(clocks, session, local, np.uint64)
             return float(counted.max()) / (LOOPS * REPEAT)
 
         return Placed((np.int32(LOOPS), out, clocks), check, read)

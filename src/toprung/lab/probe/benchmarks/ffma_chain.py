@@ -9,6 +9,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.arithmetic import Multiply, chaos, differing, fused, sampled, separate, starts
 from toprung.lab.probe.base import GFLOPS, SEED, Benchmark, Case, Placed, source
+from toprung.oracle.placed import copied, fetched
 from toprung.oracle.problem import F32
 
 REPEAT, LOCAL = 64, 256
@@ -31,14 +32,10 @@ def _case(device: Device, label: str, chains: int, width: int) -> Case:
 
     def place(session: Session) -> Placed:
         start, step = starts(floats, SEED)
-        out = session.allocate(4 * floats)
-        ins = [session.allocate(4 * floats) for _ in range(2)]
-        for buffer, array in zip(ins, (start, step), strict=True):
-            session.upload(buffer, array)
+        ins, out = [copied(array, session) for array in (start, step)], session.allocate(4 * floats)
 
         def check() -> str:
-            found = np.empty(floats, np.float32)
-            session.download(out, found)
+            found = fetched(out, session, floats, np.float32)
             some = sampled(floats)
             results = [_sum(start[some], step[some], chains, loops, multiply) for multiply in (fused, separate)]
             # a GPU fuses, unless its language leaves that to the driver

@@ -8,6 +8,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.arithmetic import chaos, differing, starts
 from toprung.lab.probe.base import CLOCKS, SEED, Benchmark, Case, Placed, only_cuda, source
+from toprung.oracle.placed import copied, fetched
 
 LOCAL, REPEAT, LOOPS = 32, 128, 64
 
@@ -15,19 +16,15 @@ LOCAL, REPEAT, LOOPS = 32, 128, 64
 def _cases(device: Device) -> list[Case]:
     def place(session: Session) -> Placed:
         start, step = starts(LOCAL, SEED)
-        ins = [session.allocate(4 * LOCAL) for _ in range(2)]
+        ins = [copied(array, session) for array in (start, step)]
         out, clocks = session.allocate(4 * LOCAL), session.allocate(8 * LOCAL)
-        for buffer, array in zip(ins, (start, step), strict=True):
-            session.upload(buffer, array)
 
         def check() -> str:
-            found = np.empty(LOCAL, np.float32)
-            session.download(out, found)
+            found = fetched(out, session, LOCAL, np.float32)
             return differing(found, chaos(start, step, 1 + LOOPS * REPEAT), 0.0, np.arange(LOCAL))
 
         def read() -> float:
-            counted = np.empty(LOCAL, np.uint64)
-            session.download(clocks, counted)
+            counted = fetched(clocks, session, LOCAL, np.uint64)
             return float(counted.max()) / (LOOPS * REPEAT)
 
         return Placed((np.int32(LOOPS), *ins, out, clocks), check, read)

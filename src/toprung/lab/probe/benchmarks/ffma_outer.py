@@ -8,6 +8,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.arithmetic import differing, fused, sampled, starts
 from toprung.lab.probe.base import GFLOPS, SEED, Benchmark, Case, Placed, only_gpus, source
+from toprung.oracle.placed import copied, fetched
 from toprung.oracle.problem import F32, F64, UNIT_ROUNDOFF
 
 REPEAT, LOCAL, LOOPS = 8, 256, 256
@@ -25,14 +26,10 @@ def _case(device: Device, rows: int, cols: int, order: int) -> Case:
 
     def place(session: Session) -> Placed:
         start, step = starts(items, SEED)
-        out = session.allocate(4 * items)
-        ins = [session.allocate(4 * items) for _ in range(2)]
-        for buffer, array in zip(ins, (start, step), strict=True):
-            session.upload(buffer, array)
+        ins, out = [copied(array, session) for array in (start, step)], session.allocate(4 * items)
 
         def check() -> str:
-            found = np.empty(items, np.float32)
-            session.download(out, found)
+            found = fetched(out, session, items, np.float32)
             some = sampled(items)
             expected, tolerance = _sum(start[some], step[some], rows, cols, loops)
             return differing(found[some], expected, tolerance, some)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.base import CLOCKS, SEED, Benchmark, Case, Placed, only_cuda, source
+from toprung.oracle.placed import copied, fetched
 
 SHARED, L1, L2 = 0, 1, 2
 LEVELS = (("shared", SHARED, 128, 33), ("L1", L1, 128, 32), ("L2", L2, 1 << 16, 32), ("memory", L2, 1 << 21, 32))
@@ -29,21 +30,17 @@ def _case(device: Device, name: str, kind: int, links: int, stride: int) -> Case
 
     def place(session: Session) -> Placed:
         ring = chain(links, stride)
-        data, state, clocks = session.allocate(ring.nbytes), session.allocate(12), session.allocate(8)
-        session.upload(data, ring)
-        session.upload(state, np.zeros(3, np.uint32))
+        data, state, clocks = copied(ring, session), copied(np.zeros(3, np.uint32), session), session.allocate(8)
 
         def check() -> str:
-            found = np.empty(3, np.uint32)
-            session.download(state, found)
+            found = fetched(state, session, 3, np.uint32)
             at = found[1]
             for _ in range(STEPS):
                 at = ring[at]
             return "" if at == found[2] else f"the chain from {found[1]} ended at {found[2]}, not {at}"
 
         def read() -> float:
-            counted = np.empty(1, np.uint64)
-            session.download(clocks, counted)
+            counted = fetched(clocks, session, 1, np.uint64)
             return float(counted[0]) / STEPS
 
         return Placed((np.int32(STEPS), data, state, clocks), check, read)

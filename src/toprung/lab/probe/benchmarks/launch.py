@@ -7,17 +7,16 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.base import MICROSECONDS, Benchmark, Case, Placed, source
+from toprung.oracle.placed import copied, fetched
 
 VALUE = 20121
 
 
 def _place(session: Session) -> Placed:
-    out = session.allocate(4)
-    session.upload(out, np.zeros(1, np.int32))
+    out = copied(np.zeros(1, np.int32), session)
 
     def check() -> str:
-        found = np.empty(1, np.int32)
-        session.download(out, found)
+        found = fetched(out, session, 1, np.int32)
         return "" if found[0] == VALUE else f"the launch wrote {found[0]}, not {VALUE}"
 
     return Placed((np.int32(VALUE), out), check)

@@ -15,6 +15,7 @@ from toprung.kernels.record import joined
 from toprung.lab.probe.base import SEED, Benchmark, Case, Placed, Unit, source
 from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.placed import copied, fetched
 
 TILES, SIDE = 16, 64
 """Pairs of tiles that are multiplied, and their side: 131,072 sums, whose median is known to 1e-9."""
@@ -34,14 +35,10 @@ def _case(device: Device, name: str) -> Case:
     exact = np.einsum("tihk,tjhk->thij", a.astype(np.float64), b.astype(np.float64))
 
     def place(session: Session) -> Placed:
-        left, right, out = session.allocate(a.nbytes), session.allocate(b.nbytes), session.allocate(4 * exact.size)
-        session.upload(left, a)
-        session.upload(right, b)
+        left, right, out = copied(a, session), copied(b, session), session.allocate(4 * exact.size)
 
         def found() -> np.ndarray:
-            sums = np.empty(exact.shape, np.float32)
-            session.download(out, sums)
-            return sums
+            return fetched(out, session, exact.shape, np.float32)
 
         def check() -> str:
             beyond = float(np.max(np.abs(found() - exact) - 1e-6 * exact))  # a ReLU's sums may be 0

@@ -7,6 +7,7 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.base import Benchmark, Case, Placed, Unit, only_gpus, source
+from toprung.oracle.placed import copied, fetched
 
 SIZES = (64, 256, 1024)
 EACH = 256
@@ -17,13 +18,10 @@ def _case(device: Device, local: int) -> Case:
     groups, defines = EACH * device.compute_units, {"LOCAL": local}
 
     def place(session: Session) -> Placed:
-        out = session.allocate(4 * groups)
-        session.upload(out, np.zeros(groups, np.int32))
+        out = copied(np.zeros(groups, np.int32), session)
 
         def check() -> str:
-            found = np.empty(groups, np.int32)
-            session.download(out, found)
-            wrong = int((found != VALUE).sum())
+            wrong = int((fetched(out, session, groups, np.int32) != VALUE).sum())
             return f"{wrong} of {groups} work-groups did not write" if wrong else ""
 
         return Placed((np.int32(VALUE), out), check)

@@ -8,6 +8,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.probe.arithmetic import differing, sampled
 from toprung.lab.probe.base import GBYTES, SEED, Benchmark, Case, Placed, source
+from toprung.oracle.placed import copied, fetched
 from toprung.oracle.problem import UNIT_ROUNDOFF
 
 LOCAL, STEPS = 64, 64
@@ -20,12 +21,10 @@ def _cases(device: Device) -> list[Case]:
 
     def place(session: Session) -> Placed:
         data = np.random.default_rng(SEED).uniform(-1, 1, (LOCAL, 4)).astype(np.float32)
-        tile, out = session.allocate(data.nbytes), session.allocate(16 * items)
-        session.upload(tile, data)
+        tile, out = copied(data, session), session.allocate(16 * items)
 
         def check() -> str:
-            found = np.empty((items, 4), np.float32)
-            session.download(out, found)
+            found = fetched(out, session, (items, 4), np.float32)
             some = sampled(items)
             shifts = (np.arange(loops)[:, None] + np.arange(STEPS)).ravel()
             lanes = some[:, None] % LOCAL
