@@ -35,9 +35,9 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost, strassen
 from toprung.kernels.hopper_fp32x.config import BOTH, CLUSTERS, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, in_flight, on_words, presplit
 from toprung.kernels.hopper_fp32x.group import group_launches
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, split_cluster
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
-from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
+from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, source_of, split_source
 
 
 class Fp32xFamily(KernelFamily[Fp32xConfig]):
@@ -91,7 +91,9 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), replace(config, k_parts=parts)
 
     def sources(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
-        return sources_of(desc, replace(config, k_parts=trimmed(desc.K, config.k_parts)))
+        config = replace(config, k_parts=trimmed(desc.K, config.k_parts))
+        splits = [split_source(split_cluster(desc, config))] if config.split != IN_FLIGHT else []
+        return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
 class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):

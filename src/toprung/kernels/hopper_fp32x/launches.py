@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import (
     ALPHA,
     BETA,
@@ -35,7 +35,7 @@ from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import Counter, ceil, padded
-from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, ONE, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, ONE, Fp32xConfig
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, terms_bytes, trimmed, unsupported, width
 from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, reduce_source, source_of, split_source, spread, walk
 
@@ -84,12 +84,6 @@ def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
 def split_cluster(desc: GemmDesc, config: Fp32xConfig) -> int:
     """Return the blocks of a cluster in the splitting pass."""
     return spread(depth_of(desc.K, config.k_parts), (config.split == BOTH and desc.trans_a) or not desc.trans_b)
-
-
-def sources_of(desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
-    """Return the sources of the product and, if needed, of the splitting pass and the sum over parts of K."""
-    splits = [split_source(split_cluster(desc, config))] if config.split != IN_FLIGHT else []
-    return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
 class Fp32xLaunches(Launches):
@@ -168,8 +162,11 @@ class Fp32xLaunches(Launches):
                 words = Address(FLAGS) if claims else np.uint64(0)
                 of_b = terms_map(terms_b[0], rows_b, depth_b, config.BN)
                 arguments += (terms_b[1], i(desc.N if desc.stride_b else 0), terms_b[0], words, of_b)
-        grid, operands = (blocks(desc, config, session.device.compute_units),), (Address(A), Address(B))
-        launches.append(KernelLaunch("multiply", self._product, grid, (config.threads,), operands + arguments, overlaps=overlap))
+        # a cluster for each tile where K is sliced; else as many blocks as run at once, each with tiles in turn
+        count, units = block_count(desc, config) * parts * config.SLICES, session.device.compute_units
+        grid = count if config.SLICES > 1 else min(count, units if both else config.resident * units)
+        arguments = (Address(A), Address(B), *arguments)
+        launches.append(KernelLaunch("multiply", self._product, (grid,), (config.threads,), arguments, overlaps=overlap))
         nbytes = bytes_a + bytes_b + 4 * parts * desc.batch * desc.M * ldc * (parts > 1)
         flags = CLAIM_BYTES if claims else 0
         return Plan(
@@ -207,10 +204,3 @@ def splitting(
             long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(lanes_b),
         ), overlaps=overlap,
     )  # fmt: skip
-
-
-def blocks(desc: GemmDesc, config: Fp32xConfig, units: int) -> int:
-    """Return the blocks of a launch: as many as run at once, each with tiles in turn; a cluster for each tile where K is sliced."""
-    count = block_count(desc, config) * config.k_parts
-    at_once = units if config.split == BOTH else config.resident * units
-    return count * config.SLICES if config.SLICES > 1 else min(count, at_once)

@@ -108,8 +108,7 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
 
     def point(self, config: SgemmConfig) -> Point:
         wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
-        rest = {"GROUP": config.GROUP, "TURN_A": config.TURN_A, "COPY": config.COPY}
-        return {"BM": config.BM, "BK": config.BK, "WAIT": wait, **rest}
+        return {name: wait if name == "WAIT" else getattr(config, name) for name in SPACE}
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         units = device.compute_units

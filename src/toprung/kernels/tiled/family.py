@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,7 +106,7 @@ class Tiled(RecordFamily[TileConfig]):
         tile = Tile(**{k: v for k, v in point.items() if k not in SEARCHED})
         if (tile.SPLIT_K or 1) > 1 and (tile.SPLIT_K or 1) * (tile.BK or 1) > desc.K:
             return None
-        if blocks.chain_of(desc, tile) is None or not _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
+        if blocks.chain_of(desc, tile) is None or not RECORD.allows(replace(fitted(desc, tile), SPLIT_K=None), (), device):
             return None
         return configuration(device, desc, tile, {k: v for k, v in point.items() if k in SEARCHED})
 
@@ -126,7 +125,7 @@ class Tiled(RecordFamily[TileConfig]):
                 continue
             for stages in known["STAGES"]:
                 tile = Tile(**{k: v for k, v in at.items() if k not in SEARCHED and k != "STAGES"}, STAGES=stages)
-                if _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
+                if RECORD.allows(replace(fitted(desc, tile), SPLIT_K=None), (), device):
                     for slices in split_k_factors(desc, tile, device.compute_units):
                         yield {**at, "STAGES": stages, "SPLIT_K": slices}
 
@@ -165,7 +164,7 @@ def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
     while True:
         tile = Tile(**{name: rng.choice(values) for name, values in RECORD.space.items()})
         switches = {s.name: rng.choice(s.values) for s in RECORD.switches if s.searched}
-        if _legal(device, fitted(desc, tile)) and (found := configuration(device, desc, tile, switches)) not in seen:
+        if RECORD.allows(fitted(desc, tile), (), device) and (found := configuration(device, desc, tile, switches)) not in seen:
             seen.add(found)
             yield found
 
@@ -236,11 +235,6 @@ def _cpu_slices(device: Device, desc: GemmDesc, tile: Tile) -> int:
     if count >= device.compute_units or desc.K < CPU_DEEP:
         return 1
     return whole_slices(desc.K, tile.BK or 1, min(-(-device.compute_units // count), desc.K // 256))
-
-
-@functools.lru_cache(1 << 17)
-def _legal(device: Device, tile: Tile) -> bool:
-    return all(rule.test(tile, device) for rule in RECORD.all_rules({}))
 
 
 FAMILY = Tiled()
