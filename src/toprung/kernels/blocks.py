@@ -421,7 +421,7 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
 
 def cpu_work(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> float:
     """Return the multiply-adds of the busiest core, edges included; three times as many for narrow vectors, which idle lanes."""
-    waves = -(-block_count(desc, tile) * slices // device.compute_units)
+    waves: int = -(-block_count(desc, tile) * slices // device.compute_units)
     narrow = 1.0 if tile.TN and tile.TN >= 16 else 3.0
     return narrow * waves * tile.BM * tile.BN * slice_depth(desc.K, tile.BK or 1, slices)
 

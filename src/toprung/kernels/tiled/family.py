@@ -134,7 +134,7 @@ class Tiled(RecordFamily[TileConfig]):
         if device.kind == "gpu":
             return self.cost(device, desc, config)
         tile = config.tile
-        waves = -(-block_count(desc, tile) * config.slices // device.compute_units)
+        waves: int = -(-block_count(desc, tile) * config.slices // device.compute_units)
         reads = 1 + 8 / (tile.TM or 1) + 16 / (tile.TN or 1)
         depth = slice_depth(desc.depth, tile.BK or 1, config.slices) + 64 / (tile.BK or 1)
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
@@ -231,7 +231,7 @@ def all_configured(
 
 def _cpu_slices(device: Device, desc: GemmDesc, tile: Tile) -> int:
     """Return the K slices that give each core a work-group where blocks of C are too few."""
-    count = block_count(desc, tile)
+    count: int = block_count(desc, tile)
     if count >= device.compute_units or desc.K < CPU_DEEP:
         return 1
     return whole_slices(desc.K, tile.BK or 1, min(-(-device.compute_units // count), desc.K // 256))
