@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, cast
 
 from toprung.backends import native_plan
@@ -35,7 +35,7 @@ class Inside(OnDevice):
 
     def __init__(self, found: Range, size: int, thing: Any) -> None:
         executable, (_, _, c, *_) = found.call.executable, found.operands
-        self._at, self.adapter = cache(partial(found.at, size)), found.call.adapter
+        self._at, self.adapter = partial(found.at, size), found.call.adapter
         self.shape, strides = resized(c.shape, c.strides, MOVING[found.axis][2], size)
         words = found.made.at(size)
         plan = native_plan.of_words(executable.plan, words[HEAD:])
@@ -45,7 +45,8 @@ class Inside(OnDevice):
         self.native = calls.START.pack(made.handle, lent, 0, *reach), self.adapter.maker(like), self.receipt, made.prepare
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._at(), name)
+        self.made = self.__dict__.get("made") or self._at()
+        return getattr(self.made, name)
 
 
 def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:

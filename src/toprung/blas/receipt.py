@@ -48,8 +48,9 @@ class Receipt:
     def escalated(self) -> int:
         """Number of pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32: two fp16 terms could not represent them.
 
-        All calls like this one in this process count. Reading it waits for the device; nothing else of a receipt does. While any
-        thread captures a CUDA graph it must not be read: waiting would invalidate the capture.
+        All calls like this one in this process count, and those of sizes that share its plan. Reading it waits for the device;
+        nothing else of a receipt does. While any thread captures a CUDA graph it must not be read: waiting would invalidate the
+        capture.
 
         Raises
         ------
