@@ -385,7 +385,7 @@ def all_weighed(device: Device, desc: GemmDesc, table: Table) -> tuple[NDArray[A
 
     Those, in clusters and not, are read one after the other.
     """
-    count, pieces = block_count(desc, table.columns), list[int]()
+    count, pieces = np.asarray(block_count(desc, table.columns)), list[int]()
     slices = table.slices(desc.K, count, PER_UNIT * device.compute_units) * table.chained
     if may_be_uncut(desc, table.of[0].tile):
         slices += table.uncut
@@ -409,7 +409,7 @@ def aligned_blocks(device: Device, desc: GemmDesc, side: int, split_side: int = 
     ``split_side``: least longer side of those whose sums are split.
     """
     table = narrowed(device, 4, 4, vendor=True)
-    t, count = table.columns, block_count(desc, table.columns)
+    t, count = table.columns, np.asarray(block_count(desc, table.columns))
     slices = table.slices(desc.K, count, 0.0)
     slices *= (np.minimum(t.BM, t.BN) >= side) & ((table.share == 0) | (np.maximum(t.BM, t.BN) >= split_side))
     seconds = weighed(device, desc, table, count, slices, desc.K, aligned=True)

@@ -192,9 +192,10 @@ def launch_cycles(
     return total + split * (p.second + _funnel(xp, moving, rounds))
 
 
-def block_count(desc: Desc, block: Any) -> Any:
+def block_count(desc: Desc, block: Any) -> int:
     """Return the blocks of C of all matrices; ``block`` has BM and BN, or columns of them."""
-    return -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
+    found: int = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
+    return found
 
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
