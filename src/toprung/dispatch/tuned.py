@@ -60,13 +60,9 @@ class Measured:
 
     def __init__(self, entry: Entry, machine: Machine) -> None:
         self.entry, self.kernel, self.median = entry, entry.kernel, entry.median
-        self.family = next((f for f in families() if f.name == self.kernel), None)
+        self.family = _named(self.kernel)
         self.precision = self.family.precision if self.family else "fp32"
-        self.candidate: Candidate | str
-        try:
-            self.candidate = decoded(entry.candidate)
-        except (UnknownName, ValueError) as error:
-            self.candidate = str(error)
+        self.candidate = _candidate(entry)
         self._machine = machine
         self._losses: tuple[float | None, float | None] | None = None
 
@@ -194,10 +190,10 @@ class TunedStore:
                     failed += (e for e in store.entries(machine, status=status) if e.machine == machine)
         except StoreError as error:
             complaints.append(str(error))
-        theirs = stores.shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
+        theirs = stores.shipped(machine, complaints, elsewhere=lambda e: is_ours(e.kernel))
         if complaints:
             self._warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
-        mine = {(e.problem_class, e.sizes, precision_of(e.kernel)) for e in own if e.kernel in _own()}
+        mine = {(e.problem_class, e.sizes, precision_of(e.kernel)) for e in own if is_ours(e.kernel)}
         entries = own + [e for e in theirs if (e.problem_class, e.sizes, precision_of(e.kernel)) not in mine]
         on_host = {f.name for f in families() if f.memory == "host"}
         wrong = {(p.entry, p.source): p.message for p in proofs}
@@ -482,24 +478,23 @@ def _stamp(path: str) -> tuple[object, ...]:
     return tuple(stamps)
 
 
-def _own() -> dict[str, KernelFamily]:
-    """Return toprung's own families by name."""
-    return {f.name: f for f in families() if f.own}
+def _named(name: str) -> KernelFamily | None:
+    return next((f for f in families() if f.name == name), None)
 
 
 def precision_of(name: str) -> str:
     """Return the accuracy class of a family by its name; fp32 for one that is not here."""
-    return next((f.precision for f in families() if f.name == name), "fp32")
+    return one.precision if (one := _named(name)) else "fp32"
 
 
-def is_ours(name: str, precision: str) -> bool:
+def is_ours(name: str, precision: str = "") -> bool:
     """Return True for the name of a family of toprung's own, of an accuracy class."""
-    return name in _own() and precision_of(name) == precision
+    return bool((one := _named(name)) and one.own and precision in ("", one.precision))
 
 
 def version(name: str, backend: str) -> str:
     """Return what identifies the code behind a family today; empty for one that is not here."""
-    return next((_version(f, backend) for f in families() if f.name == name), "")
+    return _version(one, backend) if (one := _named(name)) else ""
 
 
 @functools.cache
@@ -507,13 +502,16 @@ def _version(family: KernelFamily, backend: str) -> str:
     return base.version(family, backend)
 
 
-def refusal(entry: Entry) -> str:
-    """Return why an entry can never be used by this toprung: a family, switch or value that does not exist; empty where it can."""
+def _candidate(entry: Entry) -> Candidate | str:
     try:
-        decoded(entry.candidate)
+        return decoded(entry.candidate)
     except (UnknownName, ValueError) as error:
         return str(error)
-    return ""
+
+
+def refusal(entry: Entry) -> str:
+    """Return why an entry can never be used by this toprung: a family, switch or value that does not exist; empty where it can."""
+    return one if isinstance(one := _candidate(entry), str) else ""
 
 
 def _of(entries: Sequence[Measured], precision: str) -> list[Measured]:

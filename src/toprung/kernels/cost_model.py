@@ -200,8 +200,11 @@ def block_count(desc: Desc, block: Any) -> int:
 
 def _funnel(xp: SimpleNamespace, *limits: Any) -> Any:
     """Return a smooth maximum of limits that overlap: the fourth root of the sum of their fourth powers."""
-    squares = [x * x for x in limits]
-    return xp.sqrt(xp.sqrt(sum([x * x for x in squares])))
+    total = 0.0
+    for x in limits:
+        square = x * x
+        total = total + square * square
+    return xp.sqrt(xp.sqrt(total))
 
 
 def places(each: Any, slices: Any, units: int) -> Any:
@@ -312,7 +315,7 @@ def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, cluster: Any, room: Any
     left = groups - whole * room
     total = p.launch + whole * wave(xp.min(t.resident, xp.ceil(room / units)), room)
     total = total + (left > 0) * wave(xp.ceil(left / units), left)
-    second = p.second + 8 * slices * s.length * s.few * s.batch / BLOCK.slices
+    second = p.second + 8 * slices * (s.length * s.few * s.batch) / BLOCK.slices
     return total + (slices > 1) * xp.where(cluster > 1, t.meeting, second)
 
 

@@ -47,5 +47,5 @@ def __getattr__(name: str) -> Any:
     """Load the module of a name when somebody asks for it first: a program that only imports toprung reads no store."""
     for module, names in MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.{module}"), name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
