@@ -31,7 +31,7 @@ import numpy as np
 
 from toprung import backends
 from toprung.backends.base import Source
-from toprung.dispatch.heuristic import slower_than_fp32
+from toprung.dispatch.ranking import slower_than_fp32
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
 from toprung.kernels.base import candidates

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toprung import backends
-from toprung.dispatch.heuristic import installed, select_own
+from toprung.dispatch.ranking import ranked, select_own
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import FEW, class_of, is_skinny
@@ -193,8 +193,8 @@ def choices(device, problem, seed, short):
     """The heuristic's own first, then cuBLAS, then everything else; ``short``: of the kernels for short sides alone."""
     desc, rng = problem.desc, random.Random(f"{seed} {problem}")
     found = [select_own(device, desc).candidate]
-    if device.kind == "gpu" and (theirs := installed(device, desc)):
-        found.append(theirs.candidate)
+    if device.kind == "gpu" and (theirs := ranked(device, desc, own=False)):
+        found.append(theirs[0].candidate)
     if not SKINNY.supports(device, desc):
         found += skinny(device, desc, rng)
     if short:

@@ -22,8 +22,7 @@ import trial
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
 from toprung.dispatch import ranking
-from toprung.dispatch.heuristic import select_own, slower_than_fp32
-from toprung.dispatch.ranking import Predicted, ranked, ratio
+from toprung.dispatch.ranking import Predicted, ranked, ratio, select_own, slower_than_fp32
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class

@@ -20,7 +20,7 @@ import fit_inflight
 import fit_routes
 import golden
 from toprung.backends import nvrtc
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import blocks, cost_model, skinny_model
 from toprung.kernels.base import KernelConfig, KernelFamily, candidates

@@ -14,7 +14,7 @@ from test_tuned import H200, install_cublas
 from toprung.blas import installed, product
 from toprung.blas.product import InPlace, OnHost
 from toprung.device import Device
-from toprung.dispatch import heuristic, mixed, ranking
+from toprung.dispatch import mixed, ranking
 from toprung.dispatch.select import LONG, _group_family, group_family, select
 from toprung.dispatch.selection import Selection
 from toprung.execute import host
@@ -55,13 +55,13 @@ def test_another_class_is_taken_where_it_is_faster_by_its_margin() -> None:
     desc = GemmDesc(128, 128, 128, **WELL)  # so small that operations alone do not decide
     ours, _ = ranking.against_fp32(H200, desc, one, lambda: 1.0)
     for by, taken in ((0.5, False), (0.99, False), (1.01, True), (2.0, True)):
-        assert (heuristic.slower_than_fp32(H200, desc, one, lambda by=by: by * ours * one.margin) == "") is taken
+        assert (ranking.slower_than_fp32(H200, desc, one, lambda by=by: by * ours * one.margin) == "") is taken
     for by, worth in ((0.7 * ranking.NEAR, True), (0.99, True), (1.01, False)):
         found = ranking.against_fp32(H200, desc, one, lambda by=by: ours / by / ranking.NEAR)
         assert (found[0] <= ranking.NEAR * found[1]) is worth
     large, far = GemmDesc(8192, 8192, 8192, **WELL), GemmDesc(8192, 8192, 8, **WELL)
-    assert ranking.promising(H200, large, one) and heuristic.slower_than_fp32(H200, large, one) == ""
-    assert one.supports(H200, far) or heuristic.slower_than_fp32(H200, far, one)
+    assert ranking.promising(H200, large, one) and ranking.slower_than_fp32(H200, large, one) == ""
+    assert one.supports(H200, far) or ranking.slower_than_fp32(H200, far, one)
 
 
 @pytest.mark.parametrize("ratio, name", [(0.5, "cublas"), (0.99, "cublas"), (1.01, "ours"), (3.0, "ours")])

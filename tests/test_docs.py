@@ -15,7 +15,7 @@ import tables.ladder
 import trial
 from tables import BLOCK, refresh
 from toprung.device import Device
-from toprung.dispatch import heuristic, ranking
+from toprung.dispatch import ranking
 from toprung.lab.rung import Rung, ladder, ladder_names
 
 ROOT = trial.ROOT
@@ -82,8 +82,7 @@ def test_links_and_images_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "lab-notes")) for p in PAGES], ids=name)
 def test_generated_tables_are_up_to_date(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = functools.cache(ranking.ranked)  # tables ask for it twice for every product
-    for module in (ranking, heuristic):
-        monkeypatch.setattr(module, "ranked", lambda device, desc, precision="fp32", own=True: order(device, desc, precision, own))
+    monkeypatch.setattr(ranking, "ranked", lambda device, desc, precision="fp32", own=True: order(device, desc, precision, own))
     monkeypatch.setattr(tables.ladder, "ladder_record", ladder_record)
     text = page.read_text()
     assert refresh(text, ROOT) == text, f"{name(page)} is out of date: make tables"

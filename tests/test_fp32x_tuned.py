@@ -23,7 +23,7 @@ from test_tune import H200
 from test_tuned import SMALL, entry, large_tile, multiplied, stored  # noqa: F401  # fixtures
 from toprung.device import Device
 from toprung.dispatch import tuned
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.select import of_precision, select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported

@@ -19,7 +19,7 @@ from toprung.backends.base import HOLD_SECONDS, Launch, Session, Source
 from toprung.backends.cuda import HOLD
 from toprung.backends.opencl import OpenCLSession
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.lab import competitor
 from toprung.lab.competitor import AT_ONCE, BoundCompetitor, HostClock
 from toprung.lab.harness.bench import competitors

@@ -29,7 +29,7 @@ from toprung import store as stores
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.dispatch import autotune, tuned
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.select import paths, select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.dispatch.tuned import TunedStore

@@ -19,7 +19,7 @@ from recorded import Table, course
 from toprung.backends.base import Session
 from toprung.cli.tune import parse_budget
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.gemm.classes import class_of

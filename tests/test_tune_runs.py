@@ -27,7 +27,7 @@ from conftest import require
 from others import children, running
 from tables import tuning as tune_table
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem

@@ -13,8 +13,7 @@ from typing import Any
 from tables.library import pairs
 from toprung.backends import nvrtc
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
-from toprung.dispatch.ranking import members, ratio
+from toprung.dispatch.ranking import members, ratio, select_own
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadRecord, UnknownName
 from toprung.gemm.classes import problem_class

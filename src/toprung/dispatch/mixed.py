@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toprung.device import Device
 from toprung.dispatch import ranking
-from toprung.dispatch.select import FASTER
+from toprung.dispatch.select import classes
 from toprung.dispatch.selection import Selection
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
@@ -27,7 +27,7 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
     order, why = ranked(device, desc, precision, own)
     if not order or order[0].seconds == math.inf:
         return why
-    ours, converted = order[0], converted_seconds(device, desc, _classes(precision))
+    ours, converted = order[0], converted_seconds(device, desc, precision)
     if converted < ours.seconds:
         return f"as that is predicted to take {converted * 1e6:.0f} us with the product, and {ours} {ours.seconds * 1e6:.0f}"
     against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
@@ -41,13 +41,12 @@ def ranked(device: Device, desc: Desc, precision: str, own: bool = False) -> tup
 
     Candidates of which no time is known come last: a check measures them, too.
     """
-    kinds, reasons = {desc.skinny.type_large, desc.skinny.type_small}, dict[str, None]()
+    kinds, reasons, wanted = {desc.skinny.type_large, desc.skinny.type_small}, dict[str, None](), classes(precision)
     found: list[ranking.Predicted] = []
-    classes = _classes(precision)
     for family in families():
         if own and not family.own:
             continue
-        if family.precision in classes and family.memory == "device" and kinds <= family.operand_dtypes:
+        if family.precision in wanted and family.memory == "device" and kinds <= family.operand_dtypes:
             if reason := family.supports(device, desc):
                 reasons[reason] = None
                 continue
@@ -56,14 +55,10 @@ def ranked(device: Device, desc: Desc, precision: str, own: bool = False) -> tup
     return sorted(found, key=ranking.BY_SECONDS), f"as {why}"
 
 
-def _classes(precision: str) -> tuple[str, ...]:
-    return ("fp32", *FASTER) if precision == "auto" else (precision,)
-
-
-def converted_seconds(device: Device, desc: GemmDesc, classes: tuple[str, ...]) -> float:
+def converted_seconds(device: Device, desc: GemmDesc, precision: str) -> float:
     """Return the predicted seconds of a product whose halves are converted to float32 first."""
     plain = replace(desc, type_a="float32", type_b="float32", lda=0, ldb=0)
-    seconds = min([ranking.least(device, plain, *ranking.able(device, plain, name, True)) for name in classes])
+    seconds = min([ranking.least(device, plain, *ranking.able(device, plain, name, True)) for name in classes(precision)])
     for rows, kind, apart in ((desc.M, desc.type_a, desc.stride_a), (desc.N, desc.type_b, desc.stride_b)):
         if kind != "float32":
             elements = rows * desc.K * (desc.batch if apart else 1)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from toprung.device import Device
-from toprung.dispatch import heuristic, ranking, tuned
+from toprung.dispatch import ranking, tuned
 from toprung.dispatch.selection import PassedOver, Selection
 from toprung.dispatch.tuned import Lookup, TunedStore
 from toprung.errors import BadArgument, Unsupported
@@ -92,7 +92,7 @@ def select(
             told = stored.slower_than_fp32(own, family)
             reason = told or ""
             if told is None and best is None:  # of those behind the first nothing is told
-                reason = heuristic.slower_than_fp32(device, desc, family, plain)
+                reason = ranking.slower_than_fp32(device, desc, family, plain)
         if told:
             without.add(family.name)
         if reason:
@@ -148,8 +148,7 @@ def _group_family(
         return False, None
     if share < LONG:
         return True, best
-    classes = ("fp32", *FASTER) if precision == "auto" else (precision,)
-    order = (ranking.ranked(device, desc, name, own or None) for name in classes)
+    order = (ranking.ranked(device, desc, name, own or None) for name in classes(precision))
     alone = min((some[0].seconds for some in order if some), default=math.inf)
     return True, best if share <= alone else None
 
@@ -164,7 +163,7 @@ def of_precision(
     found, passed = (stored or tuned.HERE.at(device, desc)).of_precision(precision, without)
     if found is None:
         order = [p for p in ranking.ranked(device, desc, precision) if p.family.name not in without]
-        found = heuristic.select_own(device, desc, precision, order)
+        found = ranking.select_own(device, desc, precision, order)
     return found.beside(*passed)
 
 
@@ -176,6 +175,11 @@ def paths(device: Device, desc: Desc, precision: str) -> tuple[str, ...]:
     if precision in FASTER:
         return (precision,)
     return (*(f.precision for f in can if ranking.promising(device, desc, f)), "fp32")
+
+
+def classes(precision: str) -> tuple[str, ...]:
+    """Return the accuracy classes that a product of a precision may run in."""
+    return ("fp32", *FASTER) if precision == "auto" else (precision,)
 
 
 def known_precision(precision: str) -> str:
@@ -200,7 +204,7 @@ def faster_families(precision: str) -> tuple[KernelFamily, ...]:
 def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:
     """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed."""
     found, passed_over = stored.fp32(own)
-    found, more = found or heuristic.select_own(device, desc), list[tuple[object, str | float]](passed_over)
+    found, more = found or ranking.select_own(device, desc), list[tuple[object, str | float]](passed_over)
     for family in ranking.members("fp32", own=False):
         if own:
             more.append((family.name, "only kernels of ours were asked for"))
@@ -208,10 +212,9 @@ def _fp32(device: Device, desc: Desc, own: bool, stored: Lookup) -> Selection:
             reason = family.supports(device, desc) or stored.failed(family)
             ratio = ranking.ratio(device, desc, family) if not reason else 0.0
             if not reason and ratio < 1:
-                theirs = heuristic.installed(device, desc)
-                assert theirs is not None
+                theirs, *_ = ranking.ranked(device, desc, own=False)
                 why = f"no measurement says that it is faster on a {problem_class(desc)} product, nor the cost model"
-                return heuristic.selection(device, desc, theirs, ((found, why),))
+                return ranking.selection(device, desc, theirs, ((found, why),))
             more.append((family.name, reason or ratio))
     return found.beside(*more)
 
@@ -227,4 +230,4 @@ def _asked_for(device: Device, desc: Desc, own: bool, precision: str, stored: Lo
         plain = _fp32(device, desc, own, stored)
         return plain.beside(why=f"{reason}. {plain.why}".strip())
     best = ranking.ranked(device, desc, precision, own=None)[0]
-    return heuristic.selection(device, desc, best, ((FASTER[0], f"{precision} was asked for"),))
+    return ranking.selection(device, desc, best, ((FASTER[0], f"{precision} was asked for"),))

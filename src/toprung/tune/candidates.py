@@ -9,8 +9,7 @@ from itertools import islice
 
 from toprung.device import Device
 from toprung.dispatch import mixed
-from toprung.dispatch.heuristic import first_candidates, select_own
-from toprung.dispatch.ranking import BY_SECONDS, Predicted, members, promising, ranked
+from toprung.dispatch.ranking import BY_SECONDS, Predicted, members, promising, ranked, select_own
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.dispatch.tuned import HERE, fitted, is_ours
@@ -128,7 +127,8 @@ def first_use_candidates(
         mine, others = check_candidates(device, problem, path, selected(device, problem, path), store, machine, plain)
         found += [mine.candidate, *others]
     if not suited or precision not in FASTER:
-        found += first_candidates(device, desc, NEXT)
+        next_ones = ranked(device, desc)[:NEXT] if device.kind == "gpu" and not desc.is_empty else []  # on a CPU it weighs few
+        found += [p.candidate for p in next_ones if p.seconds < math.inf]
     if device.kind == "cpu":  # the arrays may be the host's
         found += host_candidates()
     return list(dict.fromkeys(found))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.select import FASTER, faster_families, of_precision, paths, select, unsuited
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.dispatch.tuned import is_ours, refusal, version

@@ -11,7 +11,7 @@ from toprung.backends.plan import Run
 from toprung.blas.receipt import last_receipt
 from toprung.blas.routines import matmul
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import select_own
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import Unsupported
