@@ -132,6 +132,9 @@ class Kernel(Protocol):
         """Resources that the kernel takes."""
 
 
+Arguments = Sequence[Buffer | np.generic]
+"""Arguments of a launch: memory and scalars, in the order of the kernel's parameters."""
+
 KEPT_BYTES = 64 << 20
 """Largest piece of scratch memory that should be kept from one product to the next; a session keeps any that it is asked for."""
 
@@ -173,16 +176,11 @@ class Session(Protocol):
         """Fill a contiguous array from the start of a buffer; waits."""
 
     def bind(
-        self,
-        kernel: Kernel,
-        groups: Sequence[int],
-        local: Sequence[int],
-        args: Sequence[Buffer | np.generic],
-        options: Mapping[str, int] | None = None,
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], args: Arguments, options: Mapping[str, int] | None = None
     ) -> Launch:
         """Return a launch of ``groups`` work-groups of ``local`` work-items; of ``options``, a rung's, launch-time ones count."""
 
-    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Arguments) -> Launch:
         """Return a launch of ``items`` work-items whose work-group size the runtime selects. Raises Unsupported if it cannot."""
 
     def branch(self) -> Session:

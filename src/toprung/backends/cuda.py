@@ -24,6 +24,7 @@ from toprung.backends import cubin, nvml, nvrtc
 from toprung.backends.base import (
     DYNAMIC_SHARED,
     HOLD_SECONDS,
+    Arguments,
     Buffer,
     Kernel,
     Launch,
@@ -390,12 +391,7 @@ class CUDASession:
             self.synchronize()
 
     def bind(
-        self,
-        kernel: Any,
-        groups: Sequence[int],
-        local: Sequence[int],
-        args: Sequence[Buffer | np.generic],
-        options: Mapping[str, int] | None = None,
+        self, kernel: Any, groups: Sequence[int], local: Sequence[int], args: Arguments, options: Mapping[str, int] | None = None
     ) -> Launch:
         # lay the arguments out once, so that a launch is one call
         self._alive()
@@ -458,7 +454,7 @@ class CUDASession:
             ) from None
         return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 
-    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Arguments) -> Launch:
         raise Unsupported("CUDA has no launch without a block size")
 
     def branch(self) -> CUDASession:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends import cuda, pocl_cache, pocl_cpu
-from toprung.backends.base import Buffer, Launch, Resources, Session, Source, Workspace
+from toprung.backends.base import Arguments, Buffer, Launch, Resources, Session, Source, Workspace
 from toprung.backends.plan import SMALLEST, WORKSPACE, First, Handle, KernelLaunch, Plan, Run, Scalar
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unfinished
@@ -402,22 +402,15 @@ class OpenCLSession:
             self._cl.enqueue_copy(self.queue, array, buffer.handle, is_blocking=True)
 
     def bind(
-        self,
-        kernel: Any,
-        groups: Sequence[int],
-        local: Sequence[int],
-        args: Sequence[Buffer | np.generic],
-        options: Mapping[str, int] | None = None,
+        self, kernel: Any, groups: Sequence[int], local: Sequence[int], args: Arguments, options: Mapping[str, int] | None = None
     ) -> Launch:
         total = tuple(g * n for g, n in zip(groups, local, strict=True))
         return self._bound(kernel, total, tuple(local), args)
 
-    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+    def bind_unsized(self, kernel: Any, items: Sequence[int], args: Arguments) -> Launch:
         return self._bound(kernel, tuple(items), None, args)
 
-    def _bound(
-        self, kernel: Any, total: tuple[int, ...], items: tuple[int, ...] | None, args: Sequence[Buffer | np.generic]
-    ) -> Launch:
+    def _bound(self, kernel: Any, total: tuple[int, ...], items: tuple[int, ...] | None, args: Arguments) -> Launch:
         self._alive()
         self._need_room_for(kernel, items or total)
         cl, queue = self._cl, self.queue

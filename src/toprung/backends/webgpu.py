@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import backends
-from toprung.backends.base import Buffer, Launch, Resources, Session, Source
+from toprung.backends.base import Arguments, Buffer, Launch, Resources, Session, Source
 from toprung.backends.opencl import clock_from_outside
 from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
@@ -343,12 +343,7 @@ class WebGPUSession:
         return found
 
     def bind(
-        self,
-        kernel: Any,
-        groups: Sequence[int],
-        local: Sequence[int],
-        args: Sequence[Buffer | np.generic],
-        options: Mapping[str, int] | None = None,
+        self, kernel: Any, groups: Sequence[int], local: Sequence[int], args: Arguments, options: Mapping[str, int] | None = None
     ) -> Launch:
         # put scalars into a uniform buffer, and it and the buffers into a bind group; `local` is the text's own affair
         self._alive()

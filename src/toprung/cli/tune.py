@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, MOST_SIZES, WIDE, console, json_option, parse_sizes, result_file, say, show
+from toprung.cli import common
+from toprung.cli.common import MOST_SIZES, WIDE, console, json_option, parse_sizes, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.dispatch.autotune import HERE, known_level
@@ -38,8 +38,6 @@ from toprung.tune.session import PRECISIONS, Budget, Tuner
 
 BUDGET, CHECK_BUDGET = "60s", "30m"
 """Default budgets of a run and of a check."""
-AMOUNT = re.compile(r"(\d{1,9}(?:\.\d+)?)([smh]?)")
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LINES = 20
 """Most configurations that are printed below a table too narrow for them."""
 
@@ -162,7 +160,7 @@ def tune_command(
         console.print(
             f"interrupted: what was learnt is in {Store.default().path}; the same command goes on from there", style="yellow"
         )
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(common.INTERRUPTED)
     if any(s.state == "failed" for s in tuner.shapes) or not any(s.candidate for s in tuner.shapes):
         raise typer.Exit(1)
 
@@ -175,13 +173,12 @@ def parse_budget(text: str) -> Budget:
     BadArgument
         the text is anything else, or its amount is 0
     """
-    found = AMOUNT.fullmatch(text.strip())
-    amount = float(found.group(1)) if found else 0.0
-    if not found or amount <= 0 or (not found.group(2) and not amount.is_integer()):
-        raise BadArgument(f"a budget is a time such as 60s or 5m, or a number of configurations, not {text!r}")
-    if found.group(2):
-        return Budget(seconds=amount * UNITS[found.group(2)])
-    return Budget(trials=int(amount))
+    if common.is_whole(text.strip()) and int(text) > 0:
+        return Budget(trials=int(text))
+    try:
+        return Budget(seconds=common.parse_seconds(text))
+    except BadArgument:
+        raise BadArgument(f"a budget is a time such as 60s or 5m, or a number of configurations, not {text!r}") from None
 
 
 def record(tuner: Tuner, device: Device, interrupted: bool) -> dict[str, Any]:
@@ -343,5 +340,5 @@ def _check(
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
         say(text, "dim")
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(common.INTERRUPTED)
     raise typer.Exit(int((len(found) < len(left) and not over) or any(c.broken or c.trouble for c in found)))

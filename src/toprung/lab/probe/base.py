@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from toprung import backends
-from toprung.backends.base import Buffer, Session, Source
+from toprung.backends.base import Arguments, Session, Source
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
 from toprung.kernels.record import LANGUAGES
@@ -33,7 +31,7 @@ class Placed:
     read : the figure, where the kernel itself has measured it
     """
 
-    args: Sequence[Buffer | np.generic]
+    args: Arguments
     check: Callable[[], str]
     read: Callable[[], float] | None = None
 
