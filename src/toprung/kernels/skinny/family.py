@@ -112,19 +112,21 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing
         if device.kind != "gpu":
             return desc.flops / CPU_RATE
-        return skinny_seconds(device, desc.skinny, config.tile, config.slices)
+        return skinny_seconds(device, desc.skinny, config.tile, config.slices, self.meet)
 
     def reason(self, device: Device, desc: Desc, config: SkinnyConfig) -> str:
-        blocks = block_count(desc.skinny, config.tile)
+        blocks, slices = block_count(desc.skinny, config.tile), config.slices
         why = f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once"
-        if config.slices > 1:
-            why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are split over K"
-            why += f" into {config.slices}"
+        if slices > 1:
+            how = f"each is a cluster of {slices} slices of K" if self.meet else f"sums are split over K into {slices}"
+            why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so {how}"
         return why
 
     def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
         s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
-        config, blocks = launched(session.device, desc, config), -(-s.length // tile.BM)
+        config, blocks, piece = launched(session.device, desc, config), -(-s.length // tile.BM), iteration_depth(tile)
+        if self.meet and (whole := whole_slices(s.depth, piece, slices)) != slices:
+            raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
         if blocks * c.batch > MOST_GROUPS:
             raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         if slices > 1 and not self.meet:
@@ -134,7 +136,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         if not s.swapped:  # few columns: the small operand's rows are the result's columns
             down, on = on, down
         fixed = [
-            *uints(s.length, s.few, s.depth, blocks, slice_depth(s.depth, iteration_depth(tile), slices)),
+            *uints(s.length, s.few, s.depth, blocks, slice_depth(s.depth, piece, slices)),
             *longs(s.ld, s.stride_large, s.down, s.on, s.stride_small, down, on, stride, stride_slice),
         ]
         record, operands = typed(self.record(config), s), (B, A) if s.swapped else (A, B)

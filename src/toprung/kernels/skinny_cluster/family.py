@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, Skinny
-from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.base import Axes, Launches, Point
+from toprung.kernels.base import Axes, Point
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.skinny import record
 from toprung.kernels.skinny.family import SkinnyConfig, SkinnyFamily
-from toprung.kernels.skinny_model import block_count, iteration_depth, skinny_seconds
-from toprung.kernels.split_k import are_deep, whole_slices
+from toprung.kernels.skinny_model import iteration_depth
+from toprung.kernels.split_k import are_deep
 from toprung.tile import Tile
 
 
@@ -54,22 +51,6 @@ class SkinnyCluster(SkinnyFamily):
 
     def supports(self, device: Device, desc: Desc) -> str:
         return no_clusters(device) or super().supports(device, desc)
-
-    def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
-        return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
-
-    def reason(self, device: Device, desc: Desc, config: SkinnyConfig) -> str:
-        blocks = block_count(desc.skinny, config.tile)
-        return (
-            f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once; {blocks} work-groups are too "
-            f"few for {device.compute_units} compute units, so each is a cluster of {config.slices} slices of K"
-        )
-
-    def compile(self, session: Session, desc: Desc, config: SkinnyConfig, epilogue: Epilogue | None = None) -> Launches:
-        slices, piece = config.slices, iteration_depth(config.tile)
-        if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
-            raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
-        return super().compile(session, desc, config, epilogue)
 
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         slices = min(wanted, LARGEST)
