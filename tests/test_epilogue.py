@@ -129,7 +129,10 @@ def test_pyopencl_arrays(device: Device, session: Session) -> None:
     queue = cl.CommandQueue(context)
     a, b, bias = drawn(33, 20), drawn(20, 17), drawn(17)
     x, y, z = (arrays.to_device(queue, v) for v in (a, b, bias))
+    toprung.matmul(x, y)
+    alone = toprung.last_receipt().launches  # type: ignore[union-attr]
     assert close(toprung.matmul(x, y, bias=z, activation="gelu").get(), a, b, bias, "gelu")
+    assert toprung.last_receipt().launches == alone + 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("number", ACTIVATIONS.values())

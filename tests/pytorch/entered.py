@@ -261,7 +261,12 @@ def a_launcher_takes_what_pythons_takes() -> None:
         except TypeError:
             continue
         raise AssertionError
-    assert asked == log() == []
+    try:
+        launcher(Made(group=3))(*places, 1, 0, operands=np.array([5, 6]))
+    except IndexError:
+        assert asked == log() == []
+    launcher(Made(group=3))(*places, 1, 0, operands=np.array([5, 6, 7]))
+    assert log()[0].endswith(" | 7")
 
 
 def many_calls_hold_nothing() -> None:

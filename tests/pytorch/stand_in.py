@@ -30,14 +30,18 @@ def kernel(name: str, *sizes: int) -> int:
     return made
 
 
-def plan(library: ctypes.CDLL, threads: tuple[int, ...] = (32,), flags: int = 0, packed: bool = False) -> int:
+def plan(
+    library: ctypes.CDLL, threads: tuple[int, ...] = (32,), flags: int = 0, packed: bool = False, group: int = 0
+) -> int:  # fmt: skip
     """Return a plan of launches with A, B, C, D and scratch memory, then with ``packed`` the terms of a prepacked B, α and β.
 
-    ``threads``: of a block of each launch, 1024 at most.
+    ``threads``: of a block of each launch, 1024 at most. The last operand of a ``group`` is an argument of its own.
     """
     count = 6 if packed else 5
-    addresses, made_of = [word for slot in range(count) for word in (0, slot, 0)], kernel("product", *[8] * count, 4, 4)
-    launches = [[made_of, 1, 1, 1, each, 1, 1, 0, 0, 0, count + 2, *addresses, 1, 0, 1, 1] for each in threads]
+    arguments = [word for slot in range(count) for word in (0, slot, 0)] + [1, 0, 1, 1]
+    arguments += [3, 8, 1, 0, 0, group - 1, 0] if group else []
+    made_of = kernel("product", *[8] * count, 4, 4, *[8] * bool(group))
+    launches = [[made_of, 1, 1, 1, each, 1, 1, 0, 0, 0, count + 2 + bool(group), *arguments] for each in threads]
     words = [CONTEXT, LENT, flags, 0, len(threads), 0, *itertools.chain(*launches)]
     made: int = library.toprung_plan_new((ctypes.c_uint64 * len(words))(*words), len(words))
     return made

@@ -8,6 +8,7 @@ import numpy as np
 
 from toprung.arrays.base import HOST
 from toprung.arrays.sessions import session_at
+from toprung.blas import receipt
 from toprung.blas.operands import Arranged, How, View, arranged, same_memory, sizes, strict, taken, together
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import Call, OnDevice, copy, decided, follow, fused
@@ -115,26 +116,29 @@ def run(ready: Ready) -> None:
     if isinstance(call, OnDevice) and ready.is_fused:
         call.run(1.0, given.a, given.b, 1.0 if bias is not None else 0.0, c, packed, bias)
         return
-    on_device = a.home.kind != HOST
+    launches, on_device = 0, a.home.kind != HOST
     session = session_at(a.home, a.queue) if on_device else None
     if bias is not None and bias.first != c.first:
         if session is not None:
             follow(session, bias.operand.queue, c.operand.queue)
-        copy(bias, c)
+        launches += copy(bias, c)
         if session is not None:
             follow(session, a.queue, bias.operand.queue)
     call.run(1.0, given.a, given.b, 1.0 if bias is not None else 0.0, c, packed)
-    if not activation or 0 in c.shape:
-        return
     if session is None:
-        _on_host(activation, c.on_host)
-        return
-    at, first = c.first
-    steps = tuple(copies_between(c.shape, Place(2, 0), c.strides, Place(2, 0), c.strides, activation=activation))
-    executor_of(session).executable(Program(steps)).run(0, 0, 0, 0, at, first, 1.0, 0.0, a.queue)
-    follow(session, c.operand.queue, a.queue)
-    if a.unordered or c.operand.unordered:
-        session.settle_queue(a.queue)
+        if activation:
+            _on_host(activation, c.on_host)
+    elif activation and 0 not in c.shape:
+        at, first = c.first
+        steps = tuple(copies_between(c.shape, Place(2, 0), c.strides, Place(2, 0), c.strides, activation=activation))
+        executable = executor_of(session).executable(Program(steps))
+        executable.run(0, 0, 0, 0, at, first, 1.0, 0.0, a.queue)
+        launches += executable.launches
+        follow(session, c.operand.queue, a.queue)
+        if a.unordered or c.operand.unordered:
+            session.settle_queue(a.queue)
+    if launches:
+        receipt.add(launches)
 
 
 def _on_host(activation: str, x: Any) -> None:

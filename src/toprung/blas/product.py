@@ -490,12 +490,14 @@ def follow(session: Session, queue: Any, other: Any) -> None:
         session.wait(queue, session.record(other))
 
 
-def copy(src: View, dst: View) -> None:
-    """Copy ``src`` to ``dst``, on the device or on the host."""
+def copy(src: View, dst: View) -> int:
+    """Copy ``src`` to ``dst``, on the device or on the host; return the number of launches."""
     if src.operand.home.kind == HOST:
         np.copyto(dst.on_host, src.on_host)
-        return
+        return 0
     steps = tuple(copies_between(src.shape, Place(0, 0), src.strides, Place(2, 0), dst.strides)) if 0 not in src.shape else ()
     session = session_at(src.operand.home, src.operand.queue)
     (from_, first), (to, second) = src.first, dst.first
-    executor_of(session).executable(Program(steps)).run(from_, first, 0, 0, to, second, 1.0, 0.0, src.operand.queue)
+    executable = executor_of(session).executable(Program(steps))
+    executable.run(from_, first, 0, 0, to, second, 1.0, 0.0, src.operand.queue)
+    return executable.launches

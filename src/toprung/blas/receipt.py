@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toprung.arrays import adapters
 from toprung.errors import Unsupported
@@ -26,7 +26,7 @@ class Receipt:
     why : reason of the selection, a sentence
     passed_over : other candidates, in pairs of name and the reason against it
     copies : sentences on each copy and its reason; transfers between host and device among them
-    launches : number of kernels launched, copies included
+    launches : number of kernels launched, copies and passes of an epilogue included
     workspace_bytes : bytes of scratch memory beside operands and result
     counters : functions whose sum is ``escalated``
     """
@@ -84,6 +84,12 @@ _last = threading.local()
 def leave(make: Callable[[], Receipt | None]) -> None:
     """Keep the receipt of this thread's last call, made if somebody asks for it."""
     _last.left = make
+
+
+def add(launches: int) -> None:
+    """Add launches of passes beside the product to the receipt of this thread's last call."""
+    make = _last.left
+    leave(lambda: (left := make()) and replace(left, launches=left.launches + launches))
 
 
 def last_receipt() -> Receipt | None:

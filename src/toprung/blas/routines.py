@@ -30,7 +30,7 @@ def matmul(
     a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str | None = None, precision: str = "auto", own: bool = False,
     device: Device | str | None = None,
 ) -> Any:  # fmt: skip
-    """Return the float32 product of two arrays by ``numpy.matmul``'s rules, with an epilogue: f(A·B + bias).
+    """Return the float32 product of two arrays by NumPy's rules, with an epilogue: f(A·B + bias).
 
     Parameters
     ----------

@@ -311,6 +311,8 @@ PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject
         std::memcpy(at.data() + TOPRUNG_SLOTS, view.buf, 8 * (view.len / 8));
         PyBuffer_Release(&view);
     }
+    if (at.size() - TOPRUNG_SLOTS < toprung_operands(bound.plan))
+        return PyErr_Format(PyExc_IndexError, "a group of %zu operands lacks some that the plan reads", at.size() - TOPRUNG_SLOTS);
     const double alpha = PyFloat_AsDouble(all[6]), beta = PyFloat_AsDouble(all[7]);
     void* stream = reinterpret_cast<void*>(all[QUEUE] == Py_None ? bound.own : word(all[QUEUE]));
     if (PyErr_Occurred()) return nullptr;

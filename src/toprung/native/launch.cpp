@@ -153,7 +153,7 @@ Argument argument_of(Words& words) {
         }
         made.bytes.resize(8 * whole / MAP_BYTES + 1);
         for (uint64_t i = 0; i < whole; i++) put(made.bytes, i, words.next());
-        for (Written& one : made.addresses) one = {words.next(whole), words.next(), words.next()};
+        for (Written& one : made.addresses) one = {words.next(whole), words.next(UINT32_MAX), words.next()};
         return made;
     }
     made.index = words.next(made.kind == SCALAR ? 3 : TOPRUNG_SLOTS);
@@ -207,6 +207,7 @@ struct toprung_plan {
     uint64_t workspace_bytes, flags_bytes;
     bool scales;  // `scaling` is launched in place of `launches` where alpha is 0 in float32
     std::vector<Launch> launches, scaling;
+    uint64_t operands = 0;  // of a group: one more than the last that a launch reads
 };
 
 toprung_plan* toprung_plan_new(const uint64_t* words, size_t count) {
@@ -221,6 +222,10 @@ toprung_plan* toprung_plan_new(const uint64_t* words, size_t count) {
         const uint64_t launches = left.next(), scaling = left.next();
         made->launches = launches_of(left, launches);
         made->scaling = launches_of(left, scaling);
+        for (const auto* some : {&made->launches, &made->scaling})
+            for (const Launch& one : *some)
+                for (const Argument& argument : one.arguments)
+                    for (const Written& read : argument.addresses) made->operands = std::max(made->operands, read.operand + 1);
         return left.at == left.end ? made.release() : nullptr;
     } catch (const std::exception&) {
         return nullptr;
@@ -228,6 +233,8 @@ toprung_plan* toprung_plan_new(const uint64_t* words, size_t count) {
 }
 
 void toprung_plan_free(toprung_plan* plan) { delete plan; }
+
+uint64_t toprung_operands(const toprung_plan* plan) { return plan->operands; }
 
 void toprung_fill(int64_t* words, const toprung_form* forms, size_t count, int64_t size) {
     for (; count > 0; count--, forms++)

@@ -143,7 +143,9 @@ struct Kind {
     Taking* taking;  // null unless TAKEN
     int64_t calls;   // calls that are still LEFT, without Python
     uint64_t used;  // Shard::uses at the last look-up
-    std::vector<Range*> ranges = {};  // of a key without its size along an axis: the first that has a size is its; TAKEN: of Python's
+    // of a key without its size along an axis: the first that contains a size decides. The verdict is TAKEN once Python has set them
+    // (toprung_cover), and LEFT before
+    std::vector<Range*> ranges = {};
 };
 
 // Products by Takings that are gone, until Python asks.
