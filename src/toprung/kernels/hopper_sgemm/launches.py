@@ -47,7 +47,6 @@ class SgemmLaunches(Launches):
     ----------
     kernel : a rung's, in place of the library's
     cut : True if tiles may be cut along K
-    overlap : True if a launch may begin before the one before it has ended
     more : further macros
 
     Raises
@@ -58,14 +57,14 @@ class SgemmLaunches(Launches):
 
     def __init__(
         self, session: Session, call: GemmDesc, variant: SgemmConfig, *,
-        kernel: Kernel | None = None, cut: bool = True, overlap: bool = True, epilogue: Epilogue | None = None, **more: int,
+        kernel: Kernel | None = None, cut: bool = True, epilogue: Epilogue | None = None, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
         self.session, self.call, self.variant, self.units = session, call, variant, session.device.compute_units
         if reason := variant.refused() or unfit(call, variant):
             raise Unsupported(f"{variant.text}: {reason}")
-        self.cut, self.overlap, self.epilogue = cut, overlap, epilogue
+        self.cut, self.epilogue = cut, epilogue
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
         if kernel is None and not call.beta_zero:
@@ -96,7 +95,7 @@ class SgemmLaunches(Launches):
                 (
                     a, b, Address(WORKSPACE), Address(WORKSPACE, bytes_a), i(call.K), i(blocks_a), i(call.M), i(call.N),
                     i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), *map(long, map(padded, (call.M, call.N))),
-                ), when="alpha", overlaps=self.overlap,
+                ), when="alpha", overlaps=True,
             ))  # fmt: skip
 
         def mapped(place: Address, laid: bool, direct: bool, ld: int, rows: int, side: int, turned: bool) -> Argument:
@@ -118,8 +117,6 @@ class SgemmLaunches(Launches):
             Address(FLAGS) if self.cut else np.uint64(0), i(deal.shared), i(each), i(extra),
         )  # fmt: skip
         for when, kernel in self._products.items():
-            launches.append(
-                KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=self.overlap)
-            )
+            launches.append(KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=True))
         parts, flags = (4 * self.units * v.BM * v.BN, 4 * self.units) if self.cut else (0, 0)
         return Plan(launches, workspace_bytes=bytes_a + bytes_b + parts, flags_bytes=flags)
