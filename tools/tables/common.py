@@ -141,3 +141,23 @@ def product_rows(record: dict[str, Any], key: str) -> list[dict[str, Any]]:
             row["size"] = row["size"][1:]
         rows.append(row)
     return rows
+
+
+def unit(*records: dict[str, Any]) -> str:
+    """Return the unit of the records' figures."""
+    units = {m.measured_in for r in records for m in r["measurements"]}
+    return " or ".join(sorted(units)) or "GFLOP/s"
+
+
+def speed_source(path: str, record: dict[str, Any], what: str = "") -> str:
+    """Return ``source_line`` with the unit of the record's measurements."""
+    return source_line(path, record, f"{what or unit(record)}, medians")
+
+
+def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
+    """Return the line below a table: its figures and their unit (``what``), device, date, commit, command and file."""
+    e, device = record["environment"], record["environment"]["device"]
+    return (
+        f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
+        f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
+    )

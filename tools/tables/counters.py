@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tables.common import source_line
 from toprung.lab.harness.results import read
-from toprung.report.text import source_line
 
 
 def block(words: Sequence[str], root: Path) -> str:

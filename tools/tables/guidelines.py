@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tables.common import NOTHING
+from tables.common import NOTHING, source_line
 from toprung.errors import UnknownName
-from toprung.lab.guidelines.base import Finding
+from toprung.lab.guidelines.base import Finding, Way
 from toprung.lab.harness.results import read as read_record
-from toprung.report.findings import error_text, read, today
-from toprung.report.text import gflops_text, source_line
+from toprung.report.findings import ratio_text, read
+from toprung.report.text import gflops_text
 
 
 def block(words: Sequence[str], root: Path) -> str:
@@ -52,6 +52,19 @@ def _cases(name: str, everybody: Sequence[Mapping[str, Finding]], heads: Sequenc
     for head, f in zip(heads, findings, strict=True):
         lines.append(f"{head}: **{f.verdict}**" + (f"; {f.reason}" if f.reason else "") + ".  ")
     return lines
+
+
+def today(finding: Finding) -> str:
+    """Return what was measured, in words; or why nothing was."""
+    if not finding.ways or finding.speed is None:
+        return finding.reason
+    speeds = ", ".join(f"{w.label}: {gflops_text(w.figure)}{error_text(w)}" for w in finding.ways)
+    return f"{speeds} {finding.unit}. {ratio_text(finding)}"
+
+
+def error_text(way: Way) -> str:
+    """Return a case's error in brackets; empty if there is none."""
+    return f" (relative error {way.error:.1e})" if way.error else ""
 
 
 TABLES = {"guidelines": block}

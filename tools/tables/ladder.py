@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables.common import NOTHING, ladder_record
+from tables.common import NOTHING, ladder_record, speed_source, unit
 from toprung.errors import BadRecord
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import read
@@ -15,7 +15,7 @@ from toprung.lab.routines.base import method
 from toprung.lab.rung import rung
 from toprung.report import names
 from toprung.report.bound_table import read_bounds
-from toprung.report.text import Limits, gflops_text, scatter_text, size_of, speed_source, unit
+from toprung.report.text import Limits, gflops_text, scatter_text, size_of
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tables.common import source_line
 from toprung.errors import BadRecord
 from toprung.lab.harness.library import WAYS, Toprung
 from toprung.lab.harness.measure import Measurement
@@ -16,7 +17,7 @@ from toprung.lab.harness.stats import Interval, paired_ratio
 
 def block(words: Sequence[str], root: Path) -> str:
     """Records of ``toprung bench --suite library``, several parts of one suite in several files."""
-    from toprung.report.text import size_of, source_line
+    from toprung.report.text import size_of
 
     if not words:
         return "Not measured yet."

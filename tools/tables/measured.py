@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables.common import NOTHING
+from tables.common import NOTHING, source_line, speed_source
 from toprung.errors import BadRecord
 from toprung.kernels.registry import families
 from toprung.lab.bounds.registers import Reads
@@ -17,7 +17,7 @@ from toprung.lab.harness.results import read
 from toprung.lab.harness.stats import paired_ratio
 from toprung.lab.probe.store import read as read_probe
 from toprung.report import names
-from toprung.report.text import gflops_text, scatter_text, size_of, source_line, speed_source
+from toprung.report.text import gflops_text, scatter_text, size_of
 
 
 def _overhead(words: Sequence[str], root: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tables.common import source_line
 from toprung.errors import BadRecord
 from toprung.gemm.desc import GemmDesc, described
 from toprung.lab.bounds.arch import card
@@ -137,7 +138,6 @@ def machine_of(path: Path) -> Machine:
 
 def block(words: Sequence[str], root: Path) -> str:
     """A record of benchmarks/rank.py, one of the probe: how well the model orders the tiles, whole and less each of its parts."""
-    from toprung.report.text import source_line
 
     if len(words) < 2:
         return "Not measured yet."

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tables.common import source_line
 from toprung.errors import BadRecord
 from toprung.lab.harness.results import read, read_all
-from toprung.report.text import source_line
 
 WITHIN = 0.01
 """Difference from itself alone that a settled baseline may have."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tables.common import source_line
 from tables.library import pairs
 from toprung.backends import nvrtc
 from toprung.device import Device
@@ -38,7 +39,6 @@ def block(words: Sequence[str], root: Path) -> str:
 
     ``words`` are ``search``, ``run``, ``check``, ``routes``, ``exhaustive``, ``library`` or ``planning``, and the file's path.
     """
-    from toprung.report.text import source_line
 
     what, *paths = words
     if what not in BLOCKS:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tables.common import NOTHING
+from tables.common import NOTHING, source_line
 from toprung.lab.harness.results import read
 from toprung.lab.probe.store import read as read_probe
 from toprung.lab.rung import Rung, ladder, rung
-from toprung.report.text import gflops_text, size_of, source_line
+from toprung.report.text import gflops_text, size_of
 from toprung.tile import Tile
 
 READS = re.compile(r"For each multiply-add: .* bytes of buffers, (?P<bytes>.*?) bytes of workgroup memory")

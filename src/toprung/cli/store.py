@@ -70,13 +70,7 @@ def list_command(
             raise StoreError("what is shipped is listed whole, with --device and --backend: toprung devices says their names")
         found = shipped(Machine(device, device, backend, "", ""), complaints)
     else:
-        filters = {
-            "device": device,
-            "backend": backend,
-            "problem_class": problem_class,
-            "kernel": kernel,
-            "status": status,
-        }
+        filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
         found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
         say(text, to=errors_console)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from toprung.errors import DAMAGE, BadRecord
-from toprung.lab.guidelines.base import FAILS, HOLDS, WRONG, Finding, Way
+from toprung.lab.guidelines.base import FAILS, HOLDS, WRONG, Finding
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 from toprung.report.text import gflops_text, scatter_text
@@ -59,28 +59,15 @@ def table(findings: Sequence[Finding], title: str, width: int | None) -> Grid:
                 "guideline": last, "speed": gflops_text(way.figure), names.SPREAD: scatter_text(way.seconds),
                 "relative error": f"{way.error:.1e}" if way.error else "",
             })  # fmt: skip
-        for line in lines(f"{f.verdict}: {_ratio_text(f)}" if _ratio_text(f) else f.verdict, STYLES.get(f.verdict, "dim")):
+        for line in lines(f"{f.verdict}: {ratio_text(f)}" if ratio_text(f) else f.verdict, STYLES.get(f.verdict, "dim")):
             grid.add({"guideline": line})
         grid.add({})
     return grid
 
 
-def _ratio_text(finding: Finding) -> str:
+def ratio_text(finding: Finding) -> str:
     """Return the ratio that a verdict rests on; where nothing was measured, the reason."""
     if not finding.ways or finding.speed is None:
         return finding.reason
     good, other, s = finding.ways[finding.advised], finding.ways[finding.against], finding.speed
     return f"{good.label} against {other.label}: {s.value:.2f} × ({s.low:.2f} to {s.high:.2f})"
-
-
-def today(finding: Finding) -> str:
-    """Return what was measured, in words; or why nothing was."""
-    if not finding.ways or finding.speed is None:
-        return finding.reason
-    speeds = ", ".join(f"{w.label}: {gflops_text(w.figure)}{error_text(w)}" for w in finding.ways)
-    return f"{speeds} {finding.unit}. {_ratio_text(finding)}"
-
-
-def error_text(way: Way) -> str:
-    """Return a case's error in brackets; empty if there is none."""
-    return f" (relative error {way.error:.1e})" if way.error else ""

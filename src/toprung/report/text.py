@@ -67,23 +67,3 @@ def ms_text(seconds: float) -> str:
     """A time in milliseconds with three digits and no exponent."""
     value = 1e3 * seconds
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else f"{value:.5f}"
-
-
-def unit(*records: dict[str, Any]) -> str:
-    """Return the unit of the records' figures."""
-    units = {m.measured_in for r in records for m in r["measurements"]}
-    return " or ".join(sorted(units)) or "GFLOP/s"
-
-
-def speed_source(path: str, record: dict[str, Any], what: str = "") -> str:
-    """Return ``source_line`` with the unit of the record's measurements."""
-    return source_line(path, record, f"{what or unit(record)}, medians")
-
-
-def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
-    """Return the line below a table: its figures and their unit (``what``), device, date, commit, command and file."""
-    e, device = record["environment"], record["environment"]["device"]
-    return (
-        f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
-        f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
-    )

@@ -65,7 +65,7 @@ class Ranked(Unseen):
         """Ignore the seconds: this strategy does not learn."""
 
 
-class Exhaustive(Unseen):
+class Exhaustive(Ranked):
     """Strategy that tries the model's order, then all the rest: enumerated in a small space, drawn at random in a large one.
 
     Attributes
@@ -74,7 +74,7 @@ class Exhaustive(Unseen):
     """
 
     def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
-        super().__init__(seen)
+        super().__init__(space, seed, seen)
         self._space, self._rng, self.beyond = space, random.Random(seed), False
         self._order = self._all()
 
@@ -90,12 +90,6 @@ class Exhaustive(Unseen):
             again = again + 1 if point in drawn else 0
             drawn.add(point)
             yield point
-
-    def ask(self) -> Candidate | None:
-        return next((c for c in self._order if self.fresh(c)), None)
-
-    def tell(self, candidate: Candidate, seconds: float) -> None:
-        """Ignore the seconds: this strategy does not learn."""
 
 
 class Climb(Unseen):

@@ -319,7 +319,7 @@ def _timed(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan, mo
             yield row
             row.timing.sample(problem.clock, joules)
             if plan.each:
-                row.timing.sample_each()
+                row.timing.each_seconds.append(row.timing.prepared.time_each(row.timing.calls))
             row.measurement = row.timing.measurement(row.who.describe(device), problem.problem, row.verdict, mode=mode)
             row.state = "done" if turn == count - 1 else "timing"
             yield row

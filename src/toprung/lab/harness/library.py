@@ -58,11 +58,9 @@ class Toprung:
         self._last: Selection | None = None
 
     def absent(self, device: Device) -> str:
-        """Return no reason: the library is always there."""
         return ""
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Select a kernel and bind it to the operands."""
         session, desc = placed.session, placed.operands.problem.desc
         given = self._candidate or (None if self._tuned else select_own(session.device, desc))
         if given:
@@ -73,7 +71,7 @@ class Toprung:
         return BoundProduct(placed, made)
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """Return the kernel, tile and switches of the problem prepared last, as JSON-ready data."""
+        # kernel, tile and switches of the problem prepared last
         last = self._last
         encoded = last.candidate.encode() if last else {"kernel": "", "tile": {}, "options": {}}
         return {
@@ -97,17 +95,10 @@ class Matmul:
         self.promise, self._receipt, self._arrays = Promise(), last_receipt(), ""
 
     def absent(self, device: Device) -> str:
-        """Return no reason: the library is always there."""
         return ""
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Wrap the operands, and compute the product once, so that it is decided what runs.
-
-        Raises
-        ------
-        Unsupported
-            what ``matmul`` does not compute: another routine, α other than 1, β other than 0
-        """
+        # wrap the operands, and compute the product once, so that it is decided what runs
         problem = placed.operands.problem
         if not isinstance(problem, Gemm) or problem.alpha != 1 or problem.beta != 0:
             raise Unsupported("toprung.matmul takes part in matrix products with α = 1 and β = 0 only")
@@ -124,7 +115,7 @@ class Matmul:
         return bound
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """Return the arrays and what the receipt says of the problem prepared last, as JSON-ready data."""
+        # the arrays, and what the receipt says of the problem prepared last
         receipt = self._receipt
         return {
             "kind": "library", "name": self.name, "number": 0, "idea": self.title, "variant": "", "arrays": self._arrays,

@@ -247,10 +247,6 @@ class Timing:
             calls = max(1, math.ceil(self.calls * min(1.0, (wanted - settled) / self.plan.sample_seconds)))
             settled += max(self.prepared.time(calls) * calls, wanted / 50)
 
-    def sample_each(self) -> None:
-        """Take one more sample of the other kind, with marks around each call."""
-        self.each_seconds.append(self.prepared.time_each(self.calls))
-
     def measurement(self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, mode: str = "warm") -> Measurement:
         """Return the measurement of what has come in so far."""
         return Measurement(
