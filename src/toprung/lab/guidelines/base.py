@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, Unsupported, WrongResult
 from toprung.kernels.build import source_kernel
-from toprung.lab.competitor import BoundCompetitor
+from toprung.lab.competitor import BoundCompetitor, HostClock
 from toprung.lab.harness.measure import SAMPLES, Timing
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.placed import copied, fetched
@@ -200,8 +199,8 @@ class Finding:
         )  # fmt: skip
 
 
-class Queues:
-    """The host's clock, read when several queues are empty."""
+class Queues(HostClock):
+    """The host's clock, read when several queues are empty; it holds none, for each would need a gate of its own."""
 
     def __init__(self, queues: Sequence[Session]) -> None:
         self._queues = queues
@@ -211,13 +210,7 @@ class Queues:
             queue.submit()
         for queue in self._queues:
             queue.synchronize()
-        return time.perf_counter()
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def hold(self) -> None:
-        """Hold nothing: each queue of several would need a gate of its own."""
+        return super().mark()
 
 
 class Trial(BoundCompetitor):
