@@ -69,6 +69,16 @@ TABLE, CHAINED = blocks.BLOCKS, blocks.CHAINED_SUMS
 TEAMS, SKINNY, SLICES = skinny_model.TEAMS, cost_model.SKINNY, skinny_family.SIZES
 
 
+def forget() -> None:
+    for one in (
+        ranking.of_family.cache_clear,
+        skinny_model.tables.clear,
+        blocks.narrowed.cache_clear,
+        blocks._by_shape.cache_clear,
+    ):
+        one()
+
+
 @pytest.fixture(autouse=True)
 def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The records are of kernels of then: sums were one chain, and short sides had one load on its way, and no clusters.
@@ -80,11 +90,9 @@ def table_of_then(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(skinny_model, "TEAMS", skinny_model.VENDOR_TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", cost_model.VENDOR_SKINNY)
     monkeypatch.setattr(skinny_family, "SIZES", ())
-    for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
-        forget()
+    forget()
     yield
-    for forget in (ranking.of_family.cache_clear, skinny_model.tables.clear):
-        forget()
+    forget()
 
 
 HOPPER = replace(H200, arch="sm_90", dynamic_local_bytes=232448)
@@ -169,6 +177,7 @@ def test_the_choice_is_near_the_best_that_was_measured():
 def test_a_worse_table_is_noticed(monkeypatch: pytest.MonkeyPatch):
     only = tuple(c for c in blocks.BLOCKS if (c.tile.BM, c.tile.BN, c.tile.BK) == (64, 64, 16))
     monkeypatch.setattr(blocks, "BLOCKS", only)
+    forget()
     assert min(known_shares().values()) < LEAST
 
 
@@ -193,6 +202,7 @@ def table_of_now(table_of_then: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skinny_model, "TEAMS", TEAMS)
     monkeypatch.setattr(cost_model, "SKINNY", SKINNY)
     monkeypatch.setattr(skinny_family, "SIZES", SLICES)
+    forget()
 
 
 def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now: None) -> None:
@@ -210,6 +220,7 @@ def test_large_tiles_alone_are_noticed_there(table_of_now: None, monkeypatch: py
     device, shapes = held()
     all_tiles = kept([one.shares(now(device, one.problem)) for one in shapes])
     monkeypatch.setattr(blocks, "BLOCKS", tuple(c for c in blocks.BLOCKS if c.tile.BM * c.tile.BN >= 64 * 64))
+    forget()
     assert kept([one.shares(now(device, one.problem)) for one in shapes]) < all_tiles - 0.05
 
 

@@ -221,18 +221,17 @@ WAVES, PER_UNIT = (1, 2, 4), 6
 
 def block_like(tile: Tile) -> Block | None:
     """Return the block of ``BLOCKS`` that a tile was made of; None if there is none."""
-    global _table
-    if _table[0] is not BLOCKS:
-        _table = BLOCKS, {_shape(one.tile): one for one in BLOCKS}
-    return _table[1].get(_shape(tile))
+    return _by_shape().get(_shape(tile))
+
+
+@functools.cache
+def _by_shape() -> dict[tuple[int | None, ...], Block]:
+    return {_shape(one.tile): one for one in BLOCKS}
 
 
 def _shape(tile: Tile) -> tuple[int | None, ...]:
     """Return the fields of a tile that operands and split-K leave alone; without ``replace``, as selection calls this often."""
     return tile.BM, tile.BN, tile.BK, tile.WM, tile.WN, tile.TM, tile.TN, tile.VEC, tile.STAGES, tile.KU
-
-
-_table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +240,6 @@ class Table(Rows):
 
     Attributes
     ----------
-    source : tuple of blocks that the table was made from
     blocks : the blocks, each once
     columns : numbers of the tiles
     resident, efficiency, chained, roomy : numbers of the blocks; ``roomy``: see ``is_roomy``
@@ -249,7 +247,6 @@ class Table(Rows):
     uncut : 1 for blocks of one chain, which take all of K
     """
 
-    source: tuple[Block, ...]
     blocks: tuple[Block, ...]
     columns: Columns
     resident: NDArray[Any]
@@ -262,7 +259,6 @@ class Table(Rows):
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
-_narrow: dict[tuple[Device, int, int, bool], Table] = {}
 
 
 def is_roomy(tile: Tile) -> bool:
@@ -277,35 +273,31 @@ def cluster_bytes(tile: Tile, slices: int) -> int:
     return tiles_bytes(tile) + 4 * rows * slices * (tile.TN or 1) * tile.work_items
 
 
+@functools.lru_cache(64)
 def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> Table:
     """Return ``BLOCKS`` or ``VENDOR_BLOCKS`` with the widest legal accesses up to ``a`` and ``b`` floats.
 
     Each has a row for all of K, for each of ``WAVES``, and for each of ``cluster.SIZES`` that its rows and memory allow.
     Tiles for wide accesses only are left out where accesses must be narrower.
     """
-    table, units = VENDOR_BLOCKS if vendor else BLOCKS, device.compute_units
-    known = _narrow.get((device, a, b, vendor))
-    if known is None or known.source is not table:
-        narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
-        for one in table:
-            if one.wide and min(a, b) < 4:
-                continue
-            fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
-            found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        rows, most = [], 0 if vendor or no_clusters(device) else device.dynamic_local_bytes
-        for one in found:
-            fits = (n for n in SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
-            rows += [(one, wave * units, 1) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
-        numbers = [(n, c, o.resident, o.efficiency, o.chained, is_roomy(o.tile), *Columns.of(o.tile)) for o, n, c in rows]
-        share, cluster, resident, efficiency, chained, roomy, *columns = np.array(numbers, float).T
-        counts = np.arange(resident.max() + 1)
-        places = cost_model.places(counts, cluster[:, None], units)
-        room, t = cost_model.places(resident, cluster, units), Columns(*columns)
-        known = _narrow[device, a, b, vendor] = Table(
-            tuple([one for one, *_ in rows]), t.BK, share, cluster, table, tuple(found), t, resident, efficiency, chained > 0,
-            roomy > 0, room, np.where(counts < resident[:, None], places, math.inf), (chained == 0) & (share == 0),
-        )  # fmt: skip
-    return known
+    narrower, found, units = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], [], device.compute_units
+    for one in VENDOR_BLOCKS if vendor else BLOCKS:
+        if one.wide and min(a, b) < 4:
+            continue
+        fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
+        found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
+    rows, most = [], 0 if vendor or no_clusters(device) else device.dynamic_local_bytes
+    for one in found:
+        fits = (n for n in SIZES if one.chained and n <= (one.tile.TM or 1) and cluster_bytes(one.tile, n) <= most)
+        rows += [(one, wave * units, 1) for wave in (0, *WAVES)] + [(one, 0, n) for n in fits]
+    numbers = [(n, c, o.resident, o.efficiency, o.chained, is_roomy(o.tile), *Columns.of(o.tile)) for o, n, c in rows]
+    share, cluster, resident, efficiency, chained, roomy, *columns = np.array(numbers, float).T
+    counts, t = np.arange(resident.max() + 1), Columns(*columns)
+    places = np.where(counts < resident[:, None], cost_model.places(counts, cluster[:, None], units), math.inf)
+    return Table(
+        tuple([one for one, *_ in rows]), t.BK, share, cluster, tuple(found), t, resident, efficiency, chained > 0, roomy > 0,
+        cost_model.places(resident, cluster, units), places, (chained == 0) & (share == 0),
+    )  # fmt: skip
 
 
 def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]:
@@ -326,13 +318,13 @@ def block_seconds(
     regrouped : lanes exchange results, so that neighbours are written side by side
     clustered : slices are the blocks of a cluster, and add up in the product's launch
     """
-    launches = 1 if clustered else min(slices, 2)
-    vc = width_of_c(desc, tile, launches)
+    second = slices > 1 and not clustered
+    vc = width_of_c(desc, tile, 1 + second)
     cycles = cost_model.block_cycles(
         desc, tile, block.efficiency, block.resident, slices, vc, desc.widths[2], device.compute_units, device.lanes or 128,
         cost_model.BLOCK, regrouped, clustered,
     )  # fmt: skip
-    return float(cost_model.seconds(cycles, launches, cost_model.hz(device)))
+    return float(cost_model.seconds(cycles, second, cost_model.hz(device)))
 
 
 @functools.lru_cache(1 << 10)
@@ -374,7 +366,7 @@ def weighed(
         desc, K, table.columns, count * at_least, at_least, table.cluster, table.room, full, last, wide, device.compute_units,
         cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,
     )  # fmt: skip
-    found: NDArray[Any] = cost_model.seconds(cycles, 1 + (slices > table.cluster), cost_model.hz(device))
+    found: NDArray[Any] = cost_model.seconds(cycles, slices > table.cluster, cost_model.hz(device))
     found[..., slices == 0] = math.inf
     return found
 

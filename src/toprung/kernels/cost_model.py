@@ -342,10 +342,13 @@ def hz(device: Device) -> float:
     return 1e6 * device.clock_mhz if device.clock_mhz else HZ
 
 
-def seconds(clocks: Any, launches: Any, hz: float) -> Any:
-    """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties."""
+def seconds(clocks: Any, second: Any, hz: float) -> Any:
+    """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties.
+
+    ``second``: True if it has a second launch.
+    """
     device, xp = clocks / hz, COLUMNS if isinstance(clocks, np.ndarray) else NUMBERS
-    return xp.max(device, xp.where(launches == 1, HOST.launch, HOST.two)) + TIE * device
+    return xp.max(device, xp.where(second, HOST.two, HOST.launch)) + TIE * device
 
 
 def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:

@@ -141,7 +141,7 @@ def all_weighed(device: Device, s: Skinny, of: Table, vendor: bool = False) -> t
     slices = of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)
     cycles = cost_model.team_cycles(models[reader(s)], of.team, s, np.maximum(slices, 1.0), of.cluster, of.room, units)
     written = 0.0 if vendor else written_cycles(s)
-    found: NDArray[Any] = cost_model.seconds(cycles + written, 1 + (slices > of.cluster), cost_model.hz(device))
+    found: NDArray[Any] = cost_model.seconds(cycles + written, slices > of.cluster, cost_model.hz(device))
     found[slices == 0] = math.inf
     return slices, found
 
@@ -149,7 +149,7 @@ def all_weighed(device: Device, s: Skinny, of: Table, vendor: bool = False) -> t
 def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered: bool = False) -> float:
     """Return the predicted seconds on a GPU; ``clustered``: slices meet in clusters, in one launch."""
     cycles = skinny_cycles(s, tile, slices, device.compute_units, cost_model.SKINNY, clustered) + written_cycles(s)
-    return float(cost_model.seconds(cycles, 1 if clustered else min(slices, 2), cost_model.hz(device)))
+    return float(cost_model.seconds(cycles, slices > 1 and not clustered, cost_model.hz(device)))
 
 
 def skinny_cycles(s: Skinny, tile: Tile, slices: int, units: int, models: Mapping[str, Any], clustered: bool = False) -> float:
