@@ -502,35 +502,6 @@ def test_the_choice_does_not_fall_off_between_the_sizes_measured():
         before = cost
 
 
-def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Selection:
-    return select(H200, Gemm(M, N, K, trans=trans, batch=batch).desc)
-
-
-def config_on_h200(M: int, N: int, K: int, batch: int = 1) -> Any:
-    return on_h200(M, N, K, batch=batch).config
-
-
-def test_the_choice_fits_the_shape() -> None:
-    large = own(Gemm(8192, 8192, 8192)).tile
-    assert large.BM * large.BN >= 128 * 128
-    assert config_on_h200(128, 128, 65536).slices >= 64
-    for shape, kernel in (
-        ((1, 8192, 8192), "columns"), ((1, 8192, 8192, "NT"), "rows"), ((1, 1, 100_000), "rows"), ((65536, 4, 8), "tiled"),
-        ((2, 4096, 4096), "columns"), ((4096, 2, 4096), "rows"),
-        ((16, 512, 128), "tiled"), ((512, 16, 128), "tiled"),  # small tiles are faster with as many sums
-    ):  # fmt: skip
-        assert kernel_of(on_h200(*shape)) == kernel, shape
-    for n in (256, 512, 1024):  # enough work-groups for the device, by smaller tiles or by split-K
-        small = config_on_h200(n, n, n)
-        assert -(-n // small.tile.BM) * -(-n // small.tile.BN) * small.slices >= 64
-    many = on_h200(64, 64, 64, batch=10_000)
-    assert kernel_of(many) == "tiled" and many.config.slices == 1
-    assert config_on_h200(64, 64, 64, batch=10_000).tile.BM <= 64
-    odd = config_on_h200(4095, 4097, 4099).tile
-    assert (odd.VA, odd.VB) == (1, 1)
-    assert dict(config_on_h200(60000, 60000, 32).options)["INDEX32"] == 0
-
-
 def test_short_sums_of_a_small_product_are_cut() -> None:
     # as many slices as it has turns for: those that would fill the device are more than that
     for M, N, K in ((44, 32, 1344), (35, 41, 832)):
@@ -548,7 +519,7 @@ def test_long_rows_that_no_cache_holds_are_cut_where_few_work_groups_read_them()
 
 
 def test_the_choice_says_why() -> None:
-    found = on_h200(1024, 1024, 1024)
+    found = select(H200, Gemm(1024, 1024, 1024).desc)
     assert "work-groups for 132" in found.why and ("cublas", "only kernels of ours were asked for") in found.passed_over
     assert any(name.startswith("tiled") for name, _ in found.passed_over)
 
@@ -564,19 +535,6 @@ def test_classes() -> None:
 
 def on_hopper(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Selection:
     return select(HOPPER, Gemm(M, N, K, trans=trans, batch=batch).desc)
-
-
-def test_hopper_takes_large_products_with_its_own_kernel() -> None:
-    for trans in ("NN", "NT", "TN", "TT"):
-        found = on_hopper(8192, 8192, 8192, trans)
-        assert kernel_of(found) == "hopper_sgemm" and found.passed_over[0][0].startswith("tiled")
-        assert ("laid out first" in found.why) == (trans != "TN")
-    wide: Any = on_hopper(64, 65536, 4096).config
-    high: Any = on_hopper(65536, 64, 4096, "TN").config
-    assert (wide.BM, wide.BN, high.BM, high.BN) == (64, 512, 512, 64)
-    for n, name in ((64, "tiled"), (512, "tiled_cluster")):
-        assert kernel_of(on_hopper(n, n, n)) == name
-    assert kernel_of(on_hopper(1024, 1024, 64, batch=16)) == "tiled"  # it has no batches
 
 
 def test_hopper_s_kernel_is_not_chosen_where_it_is_reckoned_slower(monkeypatch: pytest.MonkeyPatch) -> None:

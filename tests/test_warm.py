@@ -33,8 +33,8 @@ MODULES = 60
 PACKAGE = str(Path(toprung.__file__).parent)
 
 SELECTED = {
-    ("h200-cuda", "auto"): (260, 260, 165), ("h200-cuda", "fp32"): (160, 290, 175), ("pocl", "fp32"): (130, 130, 130),
-    ("h200-cuda", "halves"): (230, 240, 240),
+    ("h200-cuda", "auto"): (230, 245, 155), ("h200-cuda", "fp32"): (135, 230, 150), ("pocl", "fp32"): (115, 115, 115),
+    ("h200-cuda", "halves"): (215, 220, 220),
 }  # fmt: skip
 """Most toprung functions entered by a new selection, at M = 100, 1000, 3000, by device and precision.
 

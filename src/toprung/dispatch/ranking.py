@@ -94,6 +94,12 @@ def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:
     return least(device, desc, theirs) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
 
 
+@functools.lru_cache(16)
+def seconds(device: Device, desc: Desc, candidate: Candidate) -> float:
+    """Return a candidate's predicted seconds; kept, as a neighbour's is asked for twice."""
+    return candidate.family.cost(device, desc, candidate.config)
+
+
 def losses(device: Device, desc: Desc, candidate: Candidate) -> tuple[float | None, float | None]:
     """Return how many times as long a candidate takes as the best prediction of its accuracy class, and of its family.
 
@@ -102,7 +108,7 @@ def losses(device: Device, desc: Desc, candidate: Candidate) -> tuple[float | No
     family = candidate.family
     if desc.is_vector or device.kind != "gpu" or not family.predicts:
         return None, None
-    mine, found = family.cost(device, desc, candidate.config), []
+    mine, found = seconds(device, desc, candidate), []
     for order in (ranked(device, desc, family.precision), of_family(device, desc, family)):
         best = order[0].seconds if order else 0.0
         found.append(mine / best if mine < math.inf and 0 < best < math.inf else None)
@@ -126,7 +132,7 @@ def against_fp32(
 
 def against_installed(device: Device, desc: Desc, candidate: Candidate) -> float:
     """Return the predicted time of what is usually installed over a candidate's, whether or not this process can load it."""
-    ours = candidate.family.cost(device, desc, candidate.config)
+    ours = seconds(device, desc, candidate)
     return least(device, desc, *members("fp32", own=False)) / ours if ours else math.inf
 
 

@@ -448,9 +448,11 @@ class Lookup:
         """
         order = ranking.ranked(self.device, self.desc, candidate.family.precision)
         other = next((p for p in order if p.family.name not in measured and p.family.name not in without), None)
+        if other is None:
+            return ""
         predicted = [p.seconds for p in order if p.family.name in measured]
-        ours = min([candidate.family.cost(self.device, self.desc, candidate.config), *predicted])
-        if other is None or ours < NEIGHBOURS.clearly * other.seconds:
+        ours = min([ranking.seconds(self.device, self.desc, candidate), *predicted])
+        if ours < NEIGHBOURS.clearly * other.seconds:
             return ""
         return f"{ours / other.seconds:.1f} times as long as {other} by the cost model, which was not measured there"
 
