@@ -59,7 +59,7 @@ FAULTS = [  # beginning of the name of the case that finds it; file, text, what 
     ("operands on several", PRODUCT, "if any(v.operand.unordered for v in (a, *others)):", "if False:"),
     ("operands on several", EPILOGUE, "follow(session, bias.operand.queue, c.operand.queue)", "pass"),
     ("operands on several", EPILOGUE, "follow(session, a.queue, bias.operand.queue)", "pass"),
-    ("operands on several", EPILOGUE, "    follow(session, c.operand.queue, a.queue)\n", ""),
+    ("operands on several", EPILOGUE, "        follow(session, c.operand.queue, a.queue)\n", ""),
     ("groups on several", GROUPED, "follow(self.session, queue, other)", "pass"),
     ("groups on several", GROUPED, "follow(self.session, other, queue)", "pass"),
     ("groups on several", GROUPED, "if any(operand.unordered for operand in operands):", "if False:"),
