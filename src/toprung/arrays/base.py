@@ -105,6 +105,8 @@ class Adapter:
 
     def half(self, thing: Any) -> str:
         """Return the type of an array's elements if it is one of ``HALVES`` that ``widened`` takes; else an empty text."""
+        if type(self).widened is Adapter.widened:
+            return ""
         kind = str(getattr(thing, "dtype", "")).removeprefix("torch.")
         return kind if kind in HALVES else ""
 

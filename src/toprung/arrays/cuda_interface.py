@@ -45,10 +45,6 @@ class CUDAInterface(Adapter):
     order = 1
     speaks = ("__cuda_array_interface__",)
 
-    def half(self, thing: Any) -> str:
-        # an empty text: halves are not widened here
-        return ""
-
     def operand(self, thing: Any, name: str) -> Operand:
         # the array as it describes itself; raise BadArray for a mask or another type than float32
         from toprung.backends import cuda  # loaded for whoever has such an array

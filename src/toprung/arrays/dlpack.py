@@ -66,10 +66,6 @@ class DLPack(Adapter):
     order = 2
     speaks = ("__dlpack__",)
 
-    def half(self, thing: Any) -> str:
-        # an empty text: halves are not widened here
-        return ""
-
     def operand(self, thing: Any, name: str) -> Operand:
         # the array as its capsule describes it; raise BadArray for a device that toprung does not reach or another type
         if isinstance(thing, DeviceArray):  # what ``empty`` made where the library cannot

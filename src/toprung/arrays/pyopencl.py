@@ -20,10 +20,6 @@ class PyOpenCL(Adapter):
     type_name = "Array"
     has_memory_objects = True
 
-    def half(self, thing: Any) -> str:
-        # an empty text: halves are not widened here
-        return ""
-
     def operand(self, thing: Any, name: str) -> Operand:
         # the array's buffer as an Operand; raise BadArray without queue or buffer, or for another type than float32
         if thing.dtype != "float32":

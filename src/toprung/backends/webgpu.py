@@ -247,7 +247,11 @@ class WebGPUSession:
         self._waiting = 0
         self._allocated = 0
         self._queries, self._used = None, STAMPS
-        self._period = self._ticks() if self._stamped else 1.0
+        self._period = 1.0
+        if self._stamped:  # nanoseconds a tick: wgpu hands out the device's own ticks, where browsers convert them
+            from wgpu.backends.wgpu_native import lib
+
+            self._period = float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
 
     def fingerprint(self) -> str:
         # wgpu, driver and adapter: what is cached is the text that compiled
@@ -458,12 +462,6 @@ class WebGPUSession:
             mark.seconds = int(np.frombuffer(self._read((to, 0), 8), np.uint64)[0]) * self._period * 1e-9
             mark.queries = None
         return mark.seconds
-
-    def _ticks(self) -> float:
-        """Return nanoseconds a tick: wgpu hands out the device's own ticks, where browsers convert them."""
-        from wgpu.backends.wgpu_native import lib
-
-        return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
 
     def hold(self) -> None:
         """Do nothing: WebGPU cannot hold a queue, and what was submitted runs."""
