@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toprung import backends
+from toprung.device import cores
 from toprung.dispatch.ranking import ranked, select_own
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
@@ -37,7 +38,7 @@ from toprung.kernels.tiled.family import configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD
 from toprung.lab.harness import environment, results
 from toprung.tile import Tile, broken
-from toprung.tune.compiler import Compiler, cores
+from toprung.tune.compiler import Compiler
 from toprung.tune.executors.local import LocalLane
 from toprung.tune.rows import Choices
 from toprung.tune.shapes import drawn

@@ -38,7 +38,7 @@ def compiled(pack, *, shipped=True):
         for one, _ in test_cubins.ASKED:
             executable = Executable.of(session, one.desc, one.selection(session.device))
             if not shipped:
-                for kernel in build._kernels[session].values():
+                for kernel in build._kept[session].values():
                     build.source_kernel(kernel.source, session)
     kept = [*build.cache_dir().glob("binaries/*")]
     for file in kept:
@@ -80,11 +80,11 @@ def work():
 
 background.begin(background.Job(work, "a kernel"))
 if sys.argv[1] == "wait":
-    print(background.wait(), len(said), "apart" if background.HERE._worker else "here")
+    print(background.wait(), len(said), "apart" if background.HERE._workers else "here")
 else:
-    while background.HERE._worker is None:
+    while not background.HERE._workers:
         time.sleep(0.01)
-    print(background.HERE._worker.pid, flush=True)
+    print(background.HERE._workers[0].pid, flush=True)
 """
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from toprung import store
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
+from toprung.device import cores
 from toprung.dispatch import mixed
 from toprung.execute.executable import Executable
 from toprung.gemm.epilogue import Epilogue
@@ -40,7 +41,7 @@ from toprung.oracle.problems import problem_of
 from toprung.paths import deliver
 from toprung.store.exchange import every_shipped
 from toprung.tune import check, shapes
-from toprung.tune.compiler import compile_one, cores
+from toprung.tune.compiler import compile_one
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))

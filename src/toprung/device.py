@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -96,3 +97,8 @@ def rank(device: Device) -> tuple[int, float, bool]:
     lanes = device.lanes or max(device.vector_widths)
     kind = {"gpu": 2, "cpu": 1}.get(device.kind, 0)
     return kind, lanes * device.compute_units * device.clock_mhz, device.backend == "cuda"
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -132,7 +132,7 @@ def a_size_inside_a_range_is_not_launched_by_the_plan_of_another() -> None:
 
 
 def without_a_process_of_its_own_nothing_is_planned() -> None:
-    before, sys.executable = sys.executable, "a program with Python inside"
+    before, sys.executable, background.HERE = sys.executable, "a program with Python inside", background.Background()
     assert ranges_of(rows, 600, 610, 620) == []
     sys.executable = before
 

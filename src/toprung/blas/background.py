@@ -1,8 +1,8 @@
 """Preparation of kernels in the background: selecting, compiling, loading, so that no product waits.
 
-Selection would hold the GIL, and a thread that is in NVRTC when the program ends would crash. So both run in a process of their
-own, the worker, which is killed at the end. Loading holds the GIL: a pause follows each job, in proportion to that time, unless a
-product waits.
+Selection would hold the GIL, and a thread that is in NVRTC when the program ends would crash. So both run in processes of their
+own, the workers, which are killed at the end. Loading holds the GIL: a pause follows each job, in proportion to that time, unless
+a product waits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from toprung.device import cores
 from toprung.errors import NotReady
 from toprung.forks import in_child, renewed
 from toprung.kernels import build
@@ -36,10 +37,21 @@ FAREWELL = 5.0
 LONGEST = 600.0
 """Longest wait for a job, in seconds, where the caller names none: compilers take seconds, on a crowded machine minutes."""
 
+WORKERS = min(max(cores() // 4, 1), 4)
+"""Largest number of workers: a quarter of the cores, at most four, for each holds some 70 MB."""
+
+THREADS = 2 * WORKERS
+"""Largest number of threads: one that loads a kernel, or waits until another has, needs no worker."""
+
 WORKER = """
-import os, pickle, sys
+import contextlib, os, pickle, sys
 getattr(os, "nice", abs)(10)
 sys.path[:] = pickle.load(sys.stdin.buffer)
+with contextlib.suppress(Exception):  # what selecting and compiling need, before a product asks
+    import toprung.blas.ranges
+    from toprung.backends import nvrtc
+    from toprung.kernels.registry import families
+    families(), nvrtc.version()
 while True:
     try:
         work, *arguments = pickle.load(sys.stdin.buffer)
@@ -52,10 +64,10 @@ while True:
     sys.stdout.buffer.write(made)
     sys.stdout.flush()
 """
-"""Program of the worker: calls functions that come on its standard input, at low priority."""
+"""Program of a worker: calls functions that come on its standard input, at low priority."""
 
-URGENT, LATER = 0, 1
-"""Order of jobs: what a product waits for, and what one may want soon."""
+PART, URGENT, LATER = range(3)
+"""Order of jobs: part of one under way, what a product waits for, and what one may want soon."""
 
 
 def held() -> float:
@@ -92,23 +104,26 @@ class Job:
 
 
 class Background:
-    """A thread that does jobs, the urgent ones first; started with the first job. One is enough: kernels are built in turn."""
+    """Threads that do jobs, the urgent ones first, which share the workers; as many threads as jobs were open at once."""
 
     def __init__(self) -> None:
         self._jobs: queue.PriorityQueue[tuple[int, int, Job | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._open: set[Job] = set()
         self._lock = renewed(threading.Lock())
         self._ending = False
-        self._worker: Any = None
+        self._workers: list[Any] = []
+        self._idle: queue.LifoQueue[Any] = queue.LifoQueue()  # idle workers, and None for each that may be started
+        for _ in range(WORKERS):
+            self._idle.put(None)
         self._used, self._counted = 0.0, -1  # the first job opens the device and reads the stores: it does not count
         self._waiting, self._hurry = 0, threading.Event()
 
     @property
     def cost(self) -> float:
-        """Mean of the seconds for which a job held the GIL; as long as none was counted 0, or infinity while one is open."""
-        return self._used / self._counted if self._counted > 0 else math.inf if self._open else 0.0
+        """Mean of the seconds for which a job held the GIL; as long as none was counted 0, or infinity while no worker is free."""
+        return self._used / self._counted if self._counted > 0 else math.inf if len(self._open) >= WORKERS else 0.0
 
     def begin(self, job: Job, order: int = URGENT) -> None:
         """Have a job done, whose work may not raise, unless it has begun."""
@@ -122,9 +137,9 @@ class Background:
             return
         with self._lock:
             self._open.add(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="toprung-prepares", daemon=True)
-                self._thread.start()
+            if len(self._threads) < min(len(self._open), THREADS):
+                self._threads.append(threading.Thread(target=self._run, name="toprung-prepares", daemon=True))
+                self._threads[-1].start()
         self._jobs.put((order, next(self._numbers), job))
 
     @contextlib.contextmanager
@@ -141,43 +156,55 @@ class Background:
                 if not self._waiting and not self._ending:
                     self._hurry.clear()
 
+    def start(self) -> None:
+        """Start a worker, so that it has imported what it needs when it is first called."""
+        self._idle.put(self._idle.get(timeout=LONGEST) or self._started())
+
+    def _started(self) -> Any:
+        """Start a worker; return None in a program with Python inside, at its end, and if the system starts no more processes."""
+        words, pipe = [sys.executable, "-c", WORKER], subprocess.PIPE
+        with self._lock, contextlib.suppress(OSError):
+            if not self._ending and Path(sys.executable or "").name.startswith("python"):
+                worker = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+                self._workers.append(worker)
+                pickle.dump(sys.path, cast(Any, worker.stdin))
+                cast(Any, worker.stdin).flush()
+                return worker
+        return None
+
     def apart(self, work: Callable[..., Made], *arguments: Any) -> Made | None:
-        """Return a function's result in the worker; None if there is no worker or the function raises there.
+        """Return a function's result in a worker; None if there is no worker or the function raises there.
 
         Raises
         ------
         NotReady
             the interpreter ends
         """
-        if not Path(sys.executable or "").name.startswith("python"):  # a program with Python inside
-            return None
         asked, found = pickle.dumps((work, *arguments)), None
+        worker = self._idle.get(timeout=LONGEST) or self._started()
         try:
-            with self._lock:
-                if self._worker is None and not self._ending:
-                    words, pipe = [sys.executable, "-c", WORKER], subprocess.PIPE
-                    self._worker = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-                    pickle.dump(sys.path, self._worker.stdin)
-            if self._worker is not None:
-                self._worker.stdin.write(asked)
-                self._worker.stdin.flush()
-                found = pickle.load(self._worker.stdout)
-        # a system that starts no more processes, one that ended, or a kernel family that this process has not loaded
+            if worker is not None:
+                worker.stdin.write(asked)
+                worker.stdin.flush()
+                found = pickle.load(worker.stdout)
+        # one that ended, or a kernel family that this process has not loaded
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
-            self._worker = None
+            worker = worker.kill()
+        finally:
+            self._idle.put(worker)
         if self._ending:
             raise NotReady("Python ends")
         return found
 
     def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Return a function's result in the worker, or in this process if there is no worker."""
+        """Return a function's result in a worker, or in this process if there is no worker."""
         found = self.apart(work, *arguments)
         return work(*arguments) if found is None else found
 
     def _run(self) -> None:
         build.compiling.apart = self.apart
         while True:
-            _, _, job = self._jobs.get()
+            order, _, job = self._jobs.get()
             if job is None or self._ending:
                 return
             before, began = held(), time.perf_counter()
@@ -185,13 +212,13 @@ class Background:
                 job.work()
             finally:
                 used = held() - before
-                self._counted += 1
-                self._used += used if self._counted else 0.0
                 with self._lock:
+                    self._counted += order != PART
+                    self._used += used if self._counted > 0 else 0.0
                     job.done.set()
                     self._open.discard(job)
-            if self._counted:
-                self._hurry.wait(max(used / SHARE - (time.perf_counter() - began), 0.0))
+            if self._counted > 0:
+                self._hurry.wait(max(used * len(self._threads) / SHARE - (time.perf_counter() - began), 0.0))
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all jobs so far are done; return False if that takes longer than ``seconds``."""
@@ -209,12 +236,13 @@ class Background:
         with self._lock:
             self._ending = True
             self._open.clear()  # what is not done by then never will be
-            if self._worker is not None:
-                self._worker.kill()
-                self._worker.wait(FAREWELL)
-        self._jobs.put((-1, next(self._numbers), None))
-        if self._thread is not None:
-            self._thread.join(FAREWELL)
+            for worker in self._workers:
+                worker.kill()
+                worker.wait(FAREWELL)
+        for _ in self._threads:
+            self._jobs.put((-1, next(self._numbers), None))
+        for thread in self._threads:
+            thread.join(FAREWELL)
 
 
 HERE = Background()

@@ -123,7 +123,7 @@ class Planned(CUDASession):
     _context, _can_overlap = 0, False
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device, self.sources = device, list[Source]()
 
     def fingerprint(self) -> str:
         return ""
@@ -132,6 +132,7 @@ class Planned(CUDASession):
         return b""
 
     def load(self, binary: bytes, source: Source) -> Any:
+        self.sources.append(source)
         function = int(build.key_of(source, "")[:15], 16)  # plans with other kernels have other words
         return SimpleNamespace(source=source, function=function, dynamic=source.defines.get(DYNAMIC_SHARED, 0), largest=1024)
 
@@ -152,6 +153,7 @@ class Around(NamedTuple):
     why : reason why the array library's own kernel is as fast; empty if it is not
     fused : True if the product's own launch adds the bias, and computes the activation
     words : words of the product's plan, as ``words_of`` returns them; none with ``why``
+    sources : those of its kernels that this process had not planned with before
     made : plan of all the sizes; None if no plan serves any other
     """
 
@@ -159,6 +161,7 @@ class Around(NamedTuple):
     why: str
     fused: bool
     words: Words
+    sources: tuple[Source, ...]
     made: Fitted | None
 
 
@@ -214,6 +217,7 @@ def around(
     exact : True if each size of a range must have the very configuration that is selected for it
     """
     session, how = planned(device), operands.how
+    session.sources.clear()
 
     def decided(program: Program) -> tuple[Selection, str]:
         found = select(device, program.descs[0], how.own, how.precision)
@@ -224,11 +228,9 @@ def around(
     selection, why = decided(program)
     apart = operands.program(operands.bias is not None and len(operands.bias) == len(operands.c.shape))
     fused = not why and apart is not None and apart.epilogue is not None and apart.epilogue.needs <= selection.family.epilogues
-    if axis is None:
-        return (Around(selection, why, fused, np.zeros(0, np.int64), None),)
 
     def words(size: int) -> Words | None:
-        there = operands.at(axis, size)
+        there = operands if axis is None else operands.at(axis, size)
         if (program := there.program(fused)) is None:
             return None
         try:
@@ -245,8 +247,9 @@ def around(
         except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
             return None
 
-    here = words(size := operands.size(axis))
-    return (Around(selection, why, fused, here, widest(words, size, exact)),) if here is not None else ()
+    here = words(size := 0 if axis is None else operands.size(axis))
+    made = None if axis is None or here is None else widest(words, size, exact)
+    return (Around(selection, why, fused, here, tuple(session.sources), made),) if here is not None else ()
 
 
 def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:

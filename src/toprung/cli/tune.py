@@ -15,7 +15,7 @@ from toprung import backends
 from toprung.cli import common
 from toprung.cli.common import MOST_SIZES, WIDE, console, json_option, parse_sizes, result_file, say, show
 from toprung.cli.progress import Progress
-from toprung.device import Device
+from toprung.device import Device, cores
 from toprung.dispatch.autotune import HERE, known_level
 from toprung.dispatch.select import unsuited
 from toprung.errors import BadArgument, NoDevice, UnknownName, Unsupported
@@ -29,7 +29,6 @@ from toprung.report import tune as report
 from toprung.store import Store, off
 from toprung.tune import shapes
 from toprung.tune.check import LANES, SHAPES, WITHIN, Checked, asked, check
-from toprung.tune.compiler import cores
 from toprung.tune.executors.base import Executor
 from toprung.tune.executors.local import Local
 from toprung.tune.rows import Choices, candidates

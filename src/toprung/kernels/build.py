@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Kernel, Resources, Session, Source
@@ -34,6 +34,7 @@ FORMAT = "toprung binary 4"
 PACK = Path(__file__).with_name("cubins.pack")
 """Machine code in the wheel, made by ``tools/cubins.py``: a line of JSON with places, and compressed what the cache would hold."""
 
+Made = TypeVar("Made")
 Record = TypeVar("Record", bound=KernelRecord)
 
 
@@ -170,27 +171,35 @@ def _place(source: Source, fingerprint: str) -> Path:
     return cache_dir() / "binaries" / key_of(source, fingerprint)
 
 
-_kernels: WeakKeyDictionary[Session, dict[Hashable, Kernel]] = WeakKeyDictionary()
-guard = renewed(threading.RLock())
-"""Held while a kernel is loaded or anything else is kept for a session."""
+_lock = renewed(threading.RLock())
+_kept: WeakKeyDictionary[Session, dict[Hashable, Any]] = WeakKeyDictionary()
+_in_turn: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+"""Locks of what is being made, by session and key."""
 
 
 def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
     """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
     tile, options = tile if tile.SPLIT_K is None else replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
-    return _kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session, shipped=True).kernel)
+    return kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session, shipped=True).kernel)
 
 
 def kernel_of(session: Session, source: Source) -> Kernel:
     """Return the kernel of any source, compiled for a session's device and loaded there; kept as long as the session."""
     key = source.text, source.kernel, tuple(source.defines.items()), source.flags
-    return _kept(session, key, lambda: _kernel(source, session, True)[0])
+    return kept(session, key, lambda: _kernel(source, session, True)[0])
 
 
-def _kept(session: Session, key: Hashable, make: Callable[[], Kernel]) -> Kernel:
-    """Return a kernel from the library's cache of loaded kernels: by session, and by record, tile and switches or by source."""
-    with guard:
-        kept = _kernels.setdefault(session, {})
-        if key not in kept:
-            kept[key] = make()
-        return kept[key]
+def kept(session: Session, key: Hashable, make: Callable[[], Made]) -> Made:
+    """Return what is kept as long as a session under a key, made first if it is not there: kernels, counters, tables.
+
+    A second thread that wants it waits meanwhile, and no other: but for CUDA, whose compiler runs in several processes, all wait.
+    """
+    with _lock:
+        there = _kept.setdefault(session, {})
+        if key in there:
+            return there[key]  # type: ignore[no-any-return]
+        mine = _in_turn.setdefault((session, key), renewed(threading.RLock())) if session.device.backend == "cuda" else _lock
+    with mine:
+        if key not in there:
+            there[key] = make()
+        return there[key]  # type: ignore[no-any-return]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Member
-from toprung.kernels.build import guard, kernel_of
+from toprung.kernels.build import kept, kernel_of
 from toprung.kernels.hopper import Counter
 
 MOST_MATRICES = 64
@@ -92,18 +91,15 @@ def has_large_parameters() -> bool:
     return not status and version >= 12010 and compiler >= (12, 1)
 
 
-_kernels: WeakKeyDictionary[Session, dict[Hashable, tuple[Any, Counter | None]]] = WeakKeyDictionary()
-
-
 def _kernel(session: Session, form: GroupForm, capacity: int, epilogue: Epilogue | None) -> tuple[Any, Counter | None]:
     """Return one kernel for groups, loaded for a session, and its counter, which all its launches share."""
-    key = form.config, form.traits, capacity, None if epilogue is None else epilogue.activation
-    with guard:
-        kept = _kernels.setdefault(session, {})
-        if key not in kept:
-            source = form.source(**epilogues.defines(epilogue), GROUPED=capacity)
-            kept[key] = kernel_of(session, source), Counter(session) if form.counts else None
-    return kept[key]
+    key = "groups", form.config, form.traits, capacity, None if epilogue is None else epilogue.activation
+
+    def made() -> tuple[Any, Counter | None]:
+        source = form.source(**epilogues.defines(epilogue), GROUPED=capacity)
+        return kernel_of(session, source), Counter(session) if form.counts else None
+
+    return kept(session, key, made)
 
 
 @functools.cache

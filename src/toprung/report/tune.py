@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from toprung.device import cores
 from toprung.dispatch.selection import Candidate
 from toprung.lab.harness.results import problem_name
 from toprung.lab.harness.stats import Interval
@@ -19,7 +20,6 @@ from toprung.report.grid import Column, Grid
 from toprung.report.text import scatter_text
 from toprung.store.entry import NOISY
 from toprung.tune.check import HOST_LIMITED, WITHIN, Checked
-from toprung.tune.compiler import cores
 from toprung.tune.session import Shape, Tuner
 
 STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exhausted": "all tried", "failed": "FAILED"}

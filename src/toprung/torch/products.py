@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -21,17 +22,19 @@ from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.sessions import session_at
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
+from toprung.backends.base import Source
 from toprung.blas import background, idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.blas.ranges import AXES, NARROWEST, Operands, around
+from toprung.blas.ranges import AXES, NARROWEST, Around, Operands, around
 from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
+from toprung.kernels.build import kernel_of
 from toprung.kernels.cost_model import PLAIN_RATE
 from toprung.torch import bridge, ranges
 from toprung.torch.modules import Modules
@@ -228,7 +231,7 @@ class Products(CountedProducts[Entry]):
             _prepare(entry, settings)
         try:
             session = session_at(there.a.operand.home, there.a.operand.queue)
-            found = background.HERE.ask(around, session.device, there, kin.axis, theirs(settings))
+            found = _around(session, there, kin.axis, settings)
             made = kin.around(entry, there, session, *found)
         except Exception as error:
             if step:  # the first product of that size reports the error
@@ -610,6 +613,19 @@ def theirs(settings: Settings) -> str:
     return "" if settings.own else "PyTorch's own"
 
 
+def _around(session: Any, operands: Operands, axis: int | None, settings: Settings) -> tuple[Around, ...]:
+    """Call ``around`` in a worker, and begin to load the kernels, each by a thread that is free."""
+    found = background.HERE.ask(around, session.device, operands, axis, theirs(settings))
+    for source in found[0].sources if found else ():
+        background.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
+    return found
+
+
+def _load(session: Any, source: Source) -> None:
+    with contextlib.suppress(Exception):  # the product that needs it reports the error
+        kernel_of(session, source)
+
+
 def _prepare(entry: Entry, settings: Settings) -> None:
     """Select, compile and load the kernel of a product, or note why PyTorch's own is better."""
     assert entry.operands is not None
@@ -617,7 +633,7 @@ def _prepare(entry: Entry, settings: Settings) -> None:
     try:
         if a.operand.home.kind == "cuda" and autotune.HERE.level() != "measure":
             session = session_at(a.operand.home, a.operand.queue)
-            for found in background.HERE.ask(around, session.device, entry.operands, None, theirs(settings)):
+            for found in _around(session, entry.operands, None, settings):
                 if found.selection.unproven is None:
                     entry.call = None if found.why else entry.operands.call(session, found.fused, found.selection)
                     entry.fused, entry.why = found.fused, found.why

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from toprung.blas import idle
+from toprung.blas import background, idle
 from toprung.blas.switch import Block, Switch
 from toprung.kernels.registry import families
 from toprung.torch import bridge, caches, products
@@ -92,6 +92,7 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
             families()
             with contextlib.suppress(ImportError):
                 importlib.import_module("cuda.core")
+            background.HERE.start()
         if gains and (why := bridge.missing()):
             idle.say("overrides", f"products that stay PyTorch's ({torch.__version__}) enter Python: {why}")
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.device import Device
+from toprung.device import Device, cores
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.desc import Desc
@@ -31,12 +31,6 @@ COMPILING = 300.0
 
 MOST = 32
 """Largest number of compiling processes: one device cannot measure faster than they compile."""
-
-
-def cores() -> int:
-    """Return the number of CPU cores this process may use, at most ``MOST``."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(mine, MOST)
 
 
 def compile_one(source: Source, arch: str, fingerprint: str) -> str:
@@ -66,7 +60,7 @@ class Compiler:
 
     def __init__(self, device: Device, workers: int | None = None) -> None:
         self._device = replace(device, handle=None)
-        self.width = (workers or cores()) if device.kind == "gpu" else 1
+        self.width = (workers or min(cores(), MOST)) if device.kind == "gpu" else 1
         self._pool: ProcessPoolExecutor | None = None
         if device.kind == "gpu":
             self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _behind)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.device import Device
+from toprung.device import Device, cores
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc
 from toprung.gemm.epilogue import Epilogue
@@ -33,8 +31,7 @@ class HostBLAS(HostFamily[NoConfig]):
         return self.host_seconds(desc.flops)
 
     def host_seconds(self, flops: int) -> float:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return flops / (FLOPS_PER_CYCLE * CLOCK * cores)
+        return flops / (FLOPS_PER_CYCLE * CLOCK * cores())
 
     def compile(self, session: Session, desc: Desc, config: NoConfig, epilogue: Epilogue | None = None) -> Launches:
         # raise Unsupported: host arrays need no session (`toprung.execute.host.numpy_product`)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
-from toprung.kernels.build import guard
+from toprung.kernels.build import kept
 from toprung.tile import Tile
 
 BAND = 8
@@ -114,15 +113,12 @@ def work(M: int, N: int, K: int, tile: Tile, slots: int, least: int, band: int =
     return Work(np.array(groups, np.int32), np.array(added, np.int32), len(numbers))
 
 
-_tables: WeakKeyDictionary[Session, dict[bytes, Buffer]] = WeakKeyDictionary()
-
-
 def uploaded(table: NDArray[np.int32], session: Session) -> Buffer:
     """Return a table in device memory, which stays as long as the session: a graph that was captured may read it at any time."""
-    with guard:
-        kept, content = _tables.setdefault(session, {}), table.tobytes()
-        if content not in kept:
-            buffer = session.allocate(table.nbytes)
-            session.upload(buffer, table)
-            kept[content] = buffer
-        return kept[content]
+
+    def made() -> Buffer:
+        buffer = session.allocate(table.nbytes)
+        session.upload(buffer, table)
+        return buffer
+
+    return kept(session, table.tobytes(), made)
