@@ -26,6 +26,7 @@ from toprung.dispatch import tuned
 from toprung.dispatch.ranking import select_own
 from toprung.dispatch.select import of_precision, select
 from toprung.dispatch.selection import Candidate, decoded
+from toprung.dispatch.tuned import Measured
 from toprung.errors import Unsupported
 from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
@@ -186,7 +187,7 @@ def test_auto_goes_by_both_and_runs_the_tuned_tile(stored: Store) -> None:  # no
 )  # fmt: skip
 def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, stored: Store) -> None:  # noqa: F811
     bad = entry(H200, LARGE, "hopper_fp32x", Tile(**tile) if tile else None, options=options)
-    assert says in tuned.refusal(bad) and says in str(tuned.fitted(H200, LARGE.desc, bad, True))
+    assert says in tuned.refusal(bad) and says in str(Measured(bad, bad.machine).fitted(H200, LARGE.desc, True))
     stored.add(bad)
     found = select(H200, LARGE.desc, True, "fp32x")
     assert found.precision == "fp32x" and "in tiles of 128×128" in found.why

@@ -29,6 +29,7 @@ from toprung.device import Device
 from toprung.dispatch import ranking, tuned
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
+from toprung.dispatch.tuned import Measured
 from toprung.errors import LaunchError
 from toprung.execute import executor, verify
 from toprung.execute.executor import executor_of
@@ -645,8 +646,8 @@ def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
     found = select(H200, problem.desc)
     assert found.candidate.encode() == {"kernel": "hopper_sgemm", "tile": tile.given(), "options": options}
     assert "tuned on these very sizes" in found.why and found.passed_over[0][0].startswith("tiled")
-    assert isinstance(tuned.fitted(H200, Gemm(4000, 4001, 4002, trans="TT").desc, named, False), Candidate)
-    assert "one product at a time" in str(tuned.fitted(H200, Gemm(64, 64, 64, batch=3).desc, named, False))
+    assert isinstance(Measured(named, named.machine).fitted(H200, Gemm(4000, 4001, 4002, trans="TT").desc, False), Candidate)
+    assert "one product at a time" in str(Measured(named, named.machine).fitted(H200, Gemm(64, 64, 64, batch=3).desc, False))
     assert not tuned.refusal(entry(H200, problem, "hopper_sgemm", tile, 0.5, options={**options, "WAIT_AT": 6}))
     for wrong in ({"BM": 64}, {"STAGES": 1}, {"BK": 7}):
         bad = entry(H200, problem, "hopper_sgemm", replace(tile, **wrong), 0.5, options={**options, "WAIT_AT": 6})

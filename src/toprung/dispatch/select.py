@@ -95,10 +95,9 @@ def select(
                 reason = ranking.slower_than_fp32(device, desc, family, plain)
         if told:
             without.add(family.name)
-        if reason:
-            if told:
-                measured += ((family.precision, reason),)
-            elif precision != "auto" or not ever[family]:
+            measured += ((family.precision, told),)
+        elif reason:
+            if precision != "auto" or not ever[family]:
                 refused += ((family.precision, reason),)
         elif best is None:
             best = family

@@ -88,7 +88,7 @@ class Measured:
         return described(self.entry.shape)
 
     def fitted(self, device: Device, desc: Desc, exact: bool) -> Candidate | str:
-        """Return the candidate made to fit a product, see ``fitted``."""
+        """Return the candidate made to fit a product, or why it cannot be; ``exact``: it was measured on these very sizes."""
         if isinstance(self.candidate, str):
             return self.candidate
         family = self.candidate.family
@@ -519,11 +519,6 @@ def refusal(entry: Entry) -> str:
 def _of(entries: Sequence[Measured], precision: str) -> list[Measured]:
     """Return the entries of toprung's own families of an accuracy class; those of families that are not here count as fp32."""
     return [e for e in entries if e.precision == precision and (e.family is None or e.family.own)]
-
-
-def fitted(device: Device, desc: Desc, entry: Entry, exact: bool) -> Candidate | str:
-    """Return an entry's candidate made to fit a product, or why it cannot be; ``exact``: it was measured on these very sizes."""
-    return Measured(entry, entry.machine).fitted(device, desc, exact)
 
 
 def _where(one: Measured, exact: bool) -> str:

@@ -12,7 +12,7 @@ from toprung.dispatch import mixed
 from toprung.dispatch.ranking import BY_SECONDS, Predicted, members, promising, ranked, select_own
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
-from toprung.dispatch.tuned import HERE, fitted, is_ours
+from toprung.dispatch.tuned import HERE, Measured, is_ours
 from toprung.errors import StoreError, Unsupported
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, GemmDesc
@@ -161,5 +161,5 @@ def _near(device: Device, desc: Desc, store: Store, machine: Machine, precision:
     except StoreError:
         return []
     most = CANDIDATES if precision == "fp32" else FASTER_CANDIDATES
-    made = (fitted(device, desc, entry, False) for entry in near[:most])
+    made = (Measured(entry, machine).fitted(device, desc, False) for entry in near[:most])
     return [c for c in made if isinstance(c, Candidate)]
