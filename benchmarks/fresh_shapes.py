@@ -238,7 +238,7 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
             (inside if found[-1] else taken).append(times)
             found.append(False)
             if len(taken) == LOADING[device.backend]:
-                background.wait()
+                background.HERE.wait()
         if inside:
             rows.append({"arrays": arrays, "kind": f"{kind} in a range", "seconds": inside, "loading": 0, "error": wrong})
         rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": LOADING[device.backend], "error": wrong})

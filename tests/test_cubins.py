@@ -78,9 +78,9 @@ def work():
     except background.NotReady as error:
         said.append(error)
 
-background.begin(background.Job(work, "a kernel"))
+background.HERE.begin(background.Job(work, "a kernel"))
 if sys.argv[1] == "wait":
-    print(background.wait(), len(said), "apart" if background.HERE._workers else "here")
+    print(background.HERE.wait(), len(said), "apart" if background.HERE._workers else "here")
 else:
     while not background.HERE._workers:
         time.sleep(0.01)

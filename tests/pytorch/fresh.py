@@ -50,7 +50,7 @@ def ranges_of(make: Callable[[int], Any], *sizes: int) -> list[fresh.Range]:
     calls.forget()
     for size in sizes:
         make(size)
-        background.wait()
+        background.HERE.wait()
     log()
     return [found for one in calls.kin.every() for found in one.ranges]
 

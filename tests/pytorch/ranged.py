@@ -39,8 +39,8 @@ type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assi
 products.session_at = lambda home, queue: SESSION  # type: ignore[assignment]
 
 BEHIND: list[background.Job] = []
-begin = background.begin
-background.begin = lambda job, order=0: BEHIND.append(job) if order else begin(job)  # type: ignore[assignment]
+begin = background.HERE.begin
+background.HERE.begin = lambda job, order=0: BEHIND.append(job) if order else begin(job)  # type: ignore[assignment,method-assign]
 background.Background.cost = 0.0  # type: ignore[assignment,method-assign]  # measured, it decides when products are prepared
 
 B = torch.rand(1024, 1024)
@@ -118,7 +118,7 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
     toprung.torch.enable(**{**ON, "own": False})
     weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
     background.HERE.apart = lambda *request: None  # type: ignore[method-assign]  # the worker has the unpatched functions
-    before, background.begin = background.begin, lambda job, order=0: (held.append(job), setattr(job, "begun", True))  # type: ignore[assignment]
+    before, background.HERE.begin = background.HERE.begin, lambda job, order=0: (held.append(job), setattr(job, "begun", True))  # type: ignore[assignment]
     for size in (600, 610, 620):
         for _ in range(2):
             make(size)
@@ -129,7 +129,7 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
         job.work()
     for size in (635, 640):
         assert frames(lambda size=size: make(size)) == [] and lines(), size  # type: ignore[misc]
-    background.begin, ranges.not_faster = before, weighed
+    background.HERE.begin, ranges.not_faster = before, weighed
     del background.HERE.apart
 
 

@@ -246,7 +246,7 @@ def test_no_product_waits_for_its_kernel(gate: threading.Event) -> None:
 def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind that ran often enough is prepared, one that ran less is not, and ``wait`` prepares both."""
     begun: list[str] = []
-    monkeypatch.setattr(background, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
+    monkeypatch.setattr(background.HERE, "begin", lambda job, order=0: (begun.append(job.what), setattr(job, "begun", True)))
     monkeypatch.setattr(background.Background, "cost", 2.0)
     monkeypatch.setattr(products, "PAYS", 1.5 * 9 * 17 * 33)
     a, b = operands()

@@ -221,7 +221,7 @@ class Background:
                 self._hurry.wait(max(used * len(self._threads) / SHARE - (time.perf_counter() - began), 0.0))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until all jobs so far are done; return False if that takes longer than ``seconds``."""
+        """Wait until all jobs so far are done; return False if that takes longer than ``seconds``, and raise as ``settle``."""
         with self._lock:
             jobs = list(self._open)
         if seconds is None:
@@ -258,19 +258,3 @@ def _of_parent() -> object:
 
 
 atexit.register(lambda: HERE.end())
-
-
-def begin(job: Job, order: int = URGENT) -> None:
-    """Have a job done by this process's background, unless it has begun."""
-    HERE.begin(job, order)
-
-
-def wait(seconds: float | None = None) -> bool:
-    """Wait until all jobs that have begun are done; return False if that takes longer than ``seconds``.
-
-    Raises
-    ------
-    NotReady
-        no time was named, and a job took longer than ``LONGEST``
-    """
-    return HERE.wait(seconds)

@@ -95,7 +95,7 @@ def learn(key: Hashable, call: Call, given: Arranged) -> None:
             a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (given.a, given.b, given.c))
             operands = Operands(a, b, c, 0.0, None, "", call.how)
             one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
-            background.begin(one.job, background.LATER)
+            background.HERE.begin(one.job, background.LATER)
             return
 
 

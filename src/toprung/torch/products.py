@@ -261,7 +261,7 @@ class Products(CountedProducts[Entry]):
     def _after(self, entry: Entry, size: int, step: int) -> None:
         """Look for the range of another size than an entry's in the background, after more urgent work."""
         work = functools.partial(self.range_of, entry, size, step)
-        background.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
+        background.HERE.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
 
     def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
         """Count products of a size that the bridge took by a range."""
@@ -417,7 +417,7 @@ def multiply(
                     if products.within(entry):
                         job.done.set()
                     else:
-                        background.begin(job)
+                        background.HERE.begin(job)
                         if kin is not None:  # the other products of the kind wait for this one's range
                             products.cover(kin, bridge.ALWAYS)
             # take over what has been prepared; wait for it where the result must not depend on time
@@ -617,7 +617,7 @@ def _around(session: Any, operands: Operands, axis: int | None, settings: Settin
     """Call ``around`` in a worker, and begin to load the kernels, each by a thread that is free."""
     found = background.HERE.ask(around, session.device, operands, axis, theirs(settings))
     for source in found[0].sources if found else ():
-        background.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
+        background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
     return found
 
 
@@ -685,10 +685,10 @@ def wait(seconds: float | None = None) -> bool:
     for products in every():
         waiting = [job for entry in products.entries.every() if (job := entry.job) is not None and not job.begun]
         for job in waiting:
-            background.begin(job)
+            background.HERE.begin(job)
         if waiting:  # the bridge would go on leaving such products until preparing them pays
             products.collect(forget=True)
-    return background.wait(seconds)
+    return background.HERE.wait(seconds)
 
 
 _by_settings: BySettings[Settings, Products] = BySettings(Products)
