@@ -117,13 +117,7 @@ class Explanation:
 
 
 def explain(
-    rung: Rung,
-    device: Device,
-    problem: Problem,
-    options: Options,
-    tile: Tile | None = None,
-    folder: Path | None = None,
-    figures: Figures | None = None,
+    rung: Rung, device: Device, problem: Problem, options: Options, tile: Tile | None = None, folder: Path | None = None
 ) -> Explanation:
     """Everything that is known about a rung on a device.
 
@@ -132,7 +126,6 @@ def explain(
     options : every switch of the rung with its value
     tile : by default the rung's own for the device
     folder : where to look for stored measurements and probes besides the user's own folder
-    figures : of the device; by default what was measured, then what its vendor says
 
     Raises
     ------
@@ -144,7 +137,7 @@ def explain(
             f"{rung} computes on Tensor Cores, and its .py gives no `tensor`, its work on them: `toprung inspect {rung}`"
         )
     chosen = tile or rung.tile_for(device, options)
-    known = figures or figures_of(device, folder)
+    known = figures_of(device, folder)
     code, note = compiled(rung, chosen, options, device)
     work = work_of(rung, chosen, options, problem, code, device)
     found = measured(rung, chosen, options, problem, device, folder) if folder else None

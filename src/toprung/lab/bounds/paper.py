@@ -181,7 +181,6 @@ def analyse(
     of: Architecture,
     plan: Blocking,
     pipeline_clocks: float | None = None,
-    issue_clocks: float | None = None,
     throughput: float | None = None,
 ) -> Analysis:
     """All twelve conditions.
@@ -189,7 +188,6 @@ def analyse(
     Parameters
     ----------
     pipeline_clocks : clocks until a multiply-add may use the result of the one before
-    issue_clocks : clocks in which a warp's multiply-add is issued; by default a warp by the architecture's rate
     throughput : the part of the issue rate that the mix of FFMA and LDS reaches; by default the paper's measurement, else 1
     """
     R = budget(of, plan)
@@ -198,8 +196,7 @@ def analyse(
     threads: float | Unknown = blocks if isinstance(blocks, Unknown) else blocks * plan.threads
     taken = threads if isinstance(threads, Unknown) else no_registers if R is None else threads * R
     words = blocks if isinstance(blocks, Unknown) else blocks * plan.shared_words
-    if issue_clocks is None and of.ffma_lanes is not None:
-        issue_clocks = WARP / of.ffma_lanes
+    issue_clocks = None if of.ffma_lanes is None else WARP / of.ffma_lanes  # of a warp's multiply-add
     measured = mix_throughput(of, plan.width) if throughput is None else throughput
     factor, low = 32 / plan.width, min(plan.TM, plan.TN)  # loads for each float of an operand: 1, 1/2, 1/4
     P_mem, P_SM = p_mem(of, plan), p_sm(of, plan, measured)
