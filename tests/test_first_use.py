@@ -140,7 +140,7 @@ def test_what_is_taken_does_not_depend_on_who_looked_before(monkeypatch: pytest.
     toprung.devices()
     toprung.matmul(a[:32], a)
     assert looked == [] and first is not None and "no device is looked for" in toprung.last_receipt().why  # type: ignore[union-attr]
-    wide = np.ones((1024, 1024), np.float32)
+    wide = np.ones((2000, 2000), np.float32)
     toprung.matmul(wide, wide)
     assert looked == [1]
 
@@ -192,7 +192,7 @@ def test_a_runtime_that_fails_in_its_own_way_hides_no_other_device(monkeypatch: 
     monkeypatch.setattr(backends, "backends", lambda: there[-1:])
     sessions.best.cache_clear()
     toprung.blas.calls.forget()
-    wide = np.ones((700, 700), np.float32)
+    wide = np.ones((2000, 2000), np.float32)  # not so small that no device is looked for, on 64 cores either
     np.testing.assert_array_equal(toprung.matmul(wide, wide), wide @ wide)
     assert "there is no other: no device found. broken" in toprung.last_receipt().why  # type: ignore[union-attr]
     with pytest.raises(errors.NoDevice, match="broken: its runtime fails"):
