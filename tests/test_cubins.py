@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ import driver
 import golden
 from toprung import store
 from toprung.backends import nvrtc
-from toprung.kernels.build import PACK
+from toprung.kernels.build import PACK, kept
 
 ASKED = [
     (golden.Asked(golden.gemm(100, 100, 100), "fp32", own=True), False),
@@ -175,3 +177,12 @@ def test_a_program_that_ends_while_a_kernel_is_compiled_leaves_nothing_running(t
     assert done.stderr == ""
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+def test_a_kernel_that_is_being_made_keeps_no_other_waiting() -> None:
+    session, begun, made = cubins.Session(), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(kept, session, "first", lambda: begun.set() or made.wait(60))
+        assert begun.wait(60) and kept(session, "second", lambda: 2) == 2
+        made.set()
+        assert first.result(60) and kept(session, "first", lambda: 3) is True, "it is made once"
