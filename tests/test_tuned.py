@@ -508,7 +508,7 @@ def test_an_entry_that_cannot_be_is_never_built(
         "build",
         lambda kernel, tile, options, *more, **how: built.append((tile, options)) or real(kernel, tile, options, *more, **how),
     )
-    monkeypatch.setattr(build, "_kernels", type(build._kernels)())
+    monkeypatch.setattr(build, "_kept", type(build._kept)())
     stored.add(entry(device, Gemm(64, 64, 64), kernel, tile, source="x", options=options))
     left = multiplied(device, 64, 64, 64)
     assert "by the cost model" in left.why and any(says in why for _, why in left.passed_over), left

@@ -621,7 +621,7 @@ def test_a_child_that_is_forked_while_a_kernel_is_compiled(monkeypatch: pytest.M
         return compiling(*given)
 
     monkeypatch.setattr(build, "_kernel", slow)
-    monkeypatch.setattr(build, "_kernels", WeakKeyDictionary())  # no kernel is there yet
+    monkeypatch.setattr(build, "_kept", WeakKeyDictionary())  # no kernel is there yet
     a, b = drawn(61, 47), drawn(47, 39)
     host = a.cpu(), b.cpu()
     builder = threading.Thread(target=lambda: torch.mm(a, b))
