@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -279,7 +281,40 @@ def test_kinds_wait_until_it_is_known_what_preparing_takes(
         with here._lock:  # nothing is open now
             assert workers > 1 or here.cost == 0.0  # the first one was not counted
         torch.mm(a[:8], b)
-        assert second.begun and second.settle() and 0 < here.cost < math.inf
+        assert second.begun and second.settle()
+        for _ in range(2):
+            torch.mm(a[:6], b)
+            assert toprung.torch.wait(60)
+        assert 0 < here.cost < math.inf
+
+
+def test_what_began_before_the_first_job_was_done_is_not_counted() -> None:
+    """Either may have opened the device."""
+    here, both = background.Background(), threading.Barrier(2)
+    jobs = [background.Job(lambda: both.wait(60), "") for _ in range(2)]
+    for job in jobs:
+        here.begin(job)
+    assert all(job.done.wait(60) for job in jobs) and here._counted == 0 and here._used == 0.0
+    here.begin(job := background.Job(lambda: sum(range(1000)), ""))
+    assert job.done.wait(60) and here.cost > 0
+    here.end()
+
+
+def test_nothing_waits_for_a_worker_to_start_one_and_one_that_ended_is_replaced() -> None:
+    here = background.Background()
+    ended = here.apart(os.getpid)
+    assert ended
+    os.kill(ended, signal.SIGKILL)
+    here._workers[0].wait(60)
+    replaced = here.apart(os.getpid)
+    assert replaced not in (None, ended) and [one.pid for one in here._workers] == [replaced]
+    busy = [here._idle.get_nowait() for _ in range(background.WORKERS)]
+    here.start()
+    for one in busy:
+        here._idle.put(one)
+    here.end()
+    with pytest.raises(errors.NotReady):
+        here.apart(os.getpid)
 
 
 def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -497,10 +497,13 @@ class CUDASession:
         found = self._flags.get(stream)
         if found is None or found.nbytes < nbytes:
             with self._workspace_lock:
-                if found is not None:
-                    self._outgrown.append(found)
-                found = self._flags[stream] = self.allocate(max(nbytes, 1024))
-                self.upload(found, np.zeros(found.nbytes, np.uint8))
+                found = self._flags.get(stream)  # another thread may have made it meanwhile
+                if found is None or found.nbytes < nbytes:
+                    if found is not None:
+                        self._outgrown.append(found)
+                    found = self.allocate(max(nbytes, 1024))
+                    self.upload(found, np.zeros(found.nbytes, np.uint8))
+                    self._flags[stream] = found
         return found.pointer
 
     def zero(self, address: int, words: int, stream: Any) -> None:

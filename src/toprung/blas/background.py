@@ -117,7 +117,7 @@ class Background:
         self._idle: queue.LifoQueue[Any] = queue.LifoQueue()  # idle workers, and None for each that may be started
         for _ in range(WORKERS):
             self._idle.put(None)
-        self._used, self._counted = 0.0, -1  # the first job opens the device and reads the stores: it does not count
+        self._used, self._counted = 0.0, -1  # jobs begun before one is done, one of which opens the device, do not count
         self._waiting, self._hurry = 0, threading.Event()
 
     @property
@@ -138,8 +138,10 @@ class Background:
         with self._lock:
             self._open.add(job)
             if len(self._threads) < min(len(self._open), THREADS):
-                self._threads.append(threading.Thread(target=self._run, name="toprung-prepares", daemon=True))
-                self._threads[-1].start()
+                thread = threading.Thread(target=self._run, name="toprung-prepares", daemon=True)
+                with contextlib.suppress(RuntimeError):  # the system starts no more: those that there are do the job
+                    thread.start()
+                    self._threads.append(thread)
         self._jobs.put((order, next(self._numbers), job))
 
     @contextlib.contextmanager
@@ -157,8 +159,15 @@ class Background:
                     self._hurry.clear()
 
     def start(self) -> None:
-        """Start a worker, so that it has imported what it needs when it is first called."""
-        self._idle.put(self._idle.get(timeout=LONGEST) or self._started())
+        """Start the first worker, so that it has imported what it needs when it is first called; wait for none that is busy."""
+        if self._workers:
+            return
+        with contextlib.suppress(queue.Empty):  # a thread that prepares is about to start one
+            worker = self._idle.get_nowait()
+            try:
+                worker = worker or self._started()
+            finally:
+                self._idle.put(worker)
 
     def _started(self) -> Any:
         """Start a worker; return None in a program with Python inside, at its end, and if the system starts no more processes."""
@@ -166,7 +175,7 @@ class Background:
         with self._lock, contextlib.suppress(OSError):
             if not self._ending and Path(sys.executable or "").name.startswith("python"):
                 worker = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-                self._workers.append(worker)
+                self._workers = [*(one for one in self._workers if one.poll() is None), worker]  # the pipes of others are closed
                 pickle.dump(sys.path, cast(Any, worker.stdin))
                 cast(Any, worker.stdin).flush()
                 return worker
@@ -178,11 +187,16 @@ class Background:
         Raises
         ------
         NotReady
-            the interpreter ends
+            the interpreter ends, or all workers are busy for ``LONGEST`` seconds
         """
         asked, found = pickle.dumps((work, *arguments)), None
-        worker = self._idle.get(timeout=LONGEST) or self._started()
         try:
+            worker = self._idle.get(timeout=0 if self._ending else LONGEST)
+        except queue.Empty:
+            raise NotReady(f"all processes that prepare kernels are busy for {LONGEST:g} s") from None
+        try:
+            if worker is None or worker.poll() is not None:  # it has ended since
+                worker = self._started()
             if worker is not None:
                 worker.stdin.write(asked)
                 worker.stdin.flush()
@@ -190,6 +204,9 @@ class Background:
         # one that ended, or a kernel family that this process has not loaded
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
             worker = worker.kill()
+        except BaseException:  # what is left of the answer must not be the next one's
+            worker = worker and worker.kill()
+            raise
         finally:
             self._idle.put(worker)
         if self._ending:
@@ -207,17 +224,17 @@ class Background:
             order, _, job = self._jobs.get()
             if job is None or self._ending:
                 return
-            before, began = held(), time.perf_counter()
+            before, began, counts = held(), time.perf_counter(), self._counted >= 0
             try:
                 job.work()
             finally:
                 used = held() - before
                 with self._lock:
-                    self._counted += order != PART
-                    self._used += used if self._counted > 0 else 0.0
+                    self._counted = self._counted + (order != PART) if counts else max(self._counted, 0)
+                    self._used += used if counts else 0.0
                     job.done.set()
                     self._open.discard(job)
-            if self._counted > 0:
+            if counts:
                 self._hurry.wait(max(used * len(self._threads) / SHARE - (time.perf_counter() - began), 0.0))
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -232,9 +249,10 @@ class Background:
 
     def end(self) -> None:
         """Start no more jobs, and wait a little for those under way: a thread must not be in a compiler when the process ends."""
-        self._hurry.set()
+        farewell = time.monotonic() + FAREWELL
         with self._lock:
             self._ending = True
+            self._hurry.set()
             self._open.clear()  # what is not done by then never will be
             for worker in self._workers:
                 worker.kill()
@@ -242,7 +260,7 @@ class Background:
         for _ in self._threads:
             self._jobs.put((-1, next(self._numbers), None))
         for thread in self._threads:
-            thread.join(FAREWELL)
+            thread.join(max(farewell - time.monotonic(), 0.0))
 
 
 HERE = Background()

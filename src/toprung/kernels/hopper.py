@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -11,6 +12,7 @@ import numpy as np
 from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.errors import LaunchError
+from toprung.forks import renewed
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
@@ -52,15 +54,18 @@ class Counter:
 
     _zero: ClassVar[WeakKeyDictionary[Session, list[Buffer]]] = WeakKeyDictionary()
     _free: ClassVar[WeakKeyDictionary[Session, list[Buffer]]] = WeakKeyDictionary()
+    _taking: ClassVar = renewed(threading.RLock())
 
     def __init__(self, session: Session) -> None:
-        zero, free = (kept.setdefault(session, []) for kept in (self._zero, self._free))
-        if not zero and not free:  # many at once: allocating and copying takes longer than planning a product
-            room = session.allocate(APART * AT_ONCE)
-            session.upload(room, np.zeros(APART * AT_ONCE, np.uint8))
-            zero += [room.part(APART * i, 8) for i in range(AT_ONCE)]
-        self._session, self.buffer = session, (zero or free).pop()
-        if not zero:
+        with self._taking:  # several kernels are prepared at once
+            zero, free = (kept.setdefault(session, []) for kept in (self._zero, self._free))
+            if not zero and not free:  # many at once: allocating and copying takes longer than planning a product
+                room = session.allocate(APART * AT_ONCE)
+                session.upload(room, np.zeros(APART * AT_ONCE, np.uint8))
+                zero += [room.part(APART * i, 8) for i in range(AT_ONCE)]
+            is_zero = bool(zero)
+            self._session, self.buffer = session, (zero or free).pop()
+        if not is_zero:
             session.upload(self.buffer, np.zeros(1, np.uint64))
         finalize(self, free.append, self.buffer)
 
