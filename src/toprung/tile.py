@@ -120,16 +120,16 @@ def divides(whole: str, part: str, why: str) -> Rule:
 EQUAL_SHARES = (
     Rule(
         "LA · DM · DN · VA = BM · BK",
-        "every work-item packs the same number of pieces of A's tile",
+        "every work-item loads the same number of pieces of A's tile",
         lambda t, d: t.LA * t.work_items * (t.VA or 1) == t.BM * (t.BK or 0),
     ),
     Rule(
         "LB · DM · DN · VB = BK · BN",
-        "every work-item packs the same number of pieces of B's tile",
+        "every work-item loads the same number of pieces of B's tile",
         lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
     ),
 )
-"""Rules of kernels whose work-items pack tiles of A and B into local memory together."""
+"""Rules of kernels whose work-items load tiles of A and B into local memory together."""
 
 POWER_OF_TWO = Rule("DN is a power of two", "each step of the tree halves what is left", lambda t, d: t.DN & (t.DN - 1) == 0)
 

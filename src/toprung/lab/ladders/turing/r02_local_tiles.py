@@ -24,7 +24,7 @@ RUNG = Rung(
     local_bytes=tiles_bytes,
     shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32),
-    rules=(Rule("BM = BN = BK", "each work-item packs one element of each tile", lambda t, d: t.BM == t.BN == t.BK),),
+    rules=(Rule("BM = BN = BK", "each work-item loads one element of each tile", lambda t, d: t.BM == t.BN == t.BK),),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32), "BK": (8, 16, 32)},
     whole="ABC",
 )

@@ -18,7 +18,7 @@ RUNG = replace(
         *BEFORE.rules,
         Rule("TN = VEC", "a work-item owns one vector of a row", lambda t, d: t.TN == t.VEC),
         divides("BK", "VEC", "a load of A takes VEC elements of one row of the tile"),
-        divides("LA", "VEC", "every work-item packs whole vectors of A"),
+        divides("LA", "VEC", "every work-item loads whole vectors of A"),
         divides("LB", "VEC", "and of B"),
     ),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (16, 32), "TN": (2, 4, 8, 16), "VEC": (2, 4, 8, 16), "PADA": (0, 1)},

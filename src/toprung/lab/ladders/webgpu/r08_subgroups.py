@@ -37,7 +37,7 @@ RUNG = Rung(
         Rule("BK % DN = 0", "a team takes DN columns of A at a time", lambda t, d: (t.BK or 0) % t.DN == 0),
         Rule(
             "LB · DM · DN · VB = BK · BN",
-            "every invocation fetches the same number of pieces of B's tile",
+            "every invocation loads the same number of pieces of B's tile",
             lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
         ),
     ),
