@@ -203,9 +203,12 @@ class Background:
                 found = pickle.load(worker.stdout)
         # one that ended, or a kernel family that this process has not loaded
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
-            worker = worker.kill()
+            worker.kill()
+            worker = None
         except BaseException:  # what is left of the answer must not be the next one's
-            worker = worker and worker.kill()
+            if worker is not None:
+                worker.kill()
+                worker = None
             raise
         finally:
             self._idle.put(worker)

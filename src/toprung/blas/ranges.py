@@ -248,8 +248,9 @@ def around(
             return None
 
     here = words(size := 0 if axis is None else operands.size(axis))
+    sources = tuple(session.sources)  # the product's own: plans of other sizes may have other kernels
     made = None if axis is None or here is None else widest(words, size, exact)
-    return (Around(selection, why, fused, here, tuple(session.sources), made),) if here is not None else ()
+    return (Around(selection, why, fused, here, sources, made),) if here is not None else ()
 
 
 def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:
