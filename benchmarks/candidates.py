@@ -48,7 +48,7 @@ from toprung import backends
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends.base import Session, Source
-from toprung.device import Device
+from toprung.device import Device, cores
 from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
 from toprung.errors import LaunchError, Unsupported
@@ -67,7 +67,7 @@ from toprung.oracle.bias import Bias, bias
 from toprung.oracle.data import DISTRIBUTIONS, SIGNED_GRADE
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.precision import precision as promise
-from toprung.tune.compiler import compile_one, cores
+from toprung.tune.compiler import MOST, compile_one
 
 SHAPES = {
     "programs": (  # squares, attention, batches, a few rows, routers, layers of a GPT of width 1024
@@ -456,7 +456,7 @@ def compile_all(session: Session, sources: list[Source]) -> None:
     """Compile what the build cache lacks on all cores; nothing to do where the backend is not CUDA."""
     mark, unlike = session.fingerprint(), {str(s): s for s in sources}.values()
     if session.device.backend == "cuda" and (lacking := [s for s in unlike if not is_kept(s, mark)]):
-        with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
+        with ProcessPoolExecutor(min(cores(), MOST), get_context("spawn")) as pool:
             todo = [pool.submit(compile_one, s, session.device.arch, mark) for s in lacking]
             print(f"{len(todo)} sources, {sum(bool(f.result()) for f in todo)} not compiled", flush=True)
 

@@ -41,7 +41,7 @@ from toprung.oracle.problems import problem_of
 from toprung.paths import deliver
 from toprung.store.exchange import every_shipped
 from toprung.tune import check, shapes
-from toprung.tune.compiler import compile_one
+from toprung.tune.compiler import MOST, compile_one
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
@@ -121,7 +121,7 @@ def compiled(sources: Sequence[Source], packages: str = "") -> list[bytes]:
 def compile_here() -> None:
     """Compile the sources that standard input brings into the cache, and print the fingerprint under which they are there."""
     sources, fingerprint = pickle.load(sys.stdin.buffer), f"{nvrtc.version()}\n{nvrtc.fingerprint(DEVICE.arch)}"
-    with ProcessPoolExecutor(cores()) as pool:
+    with ProcessPoolExecutor(min(cores(), MOST)) as pool:
         each = pool.map(compile_one, sources, itertools.repeat(DEVICE.arch), itertools.repeat(fingerprint))
         if problem := next(filter(None, each), ""):
             sys.exit(problem)

@@ -60,7 +60,7 @@ class Compiler:
 
     def __init__(self, device: Device, workers: int | None = None) -> None:
         self._device = replace(device, handle=None)
-        self.width = (workers or min(cores(), MOST)) if device.kind == "gpu" else 1
+        self.width = min(workers or cores(), MOST) if device.kind == "gpu" else 1
         self._pool: ProcessPoolExecutor | None = None
         if device.kind == "gpu":
             self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _behind)
