@@ -138,7 +138,6 @@ def machine_of(path: Path) -> Machine:
 
 def block(words: Sequence[str], root: Path) -> str:
     """A record of benchmarks/rank.py, one of the probe: how well the model orders the tiles, whole and less each of its parts."""
-
     if len(words) < 2:
         return "Not measured yet."
     record, on = read(root / words[0]), machine_of(root / words[1])

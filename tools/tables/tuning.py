@@ -39,7 +39,6 @@ def block(words: Sequence[str], root: Path) -> str:
 
     ``words`` are ``search``, ``run``, ``check``, ``routes``, ``exhaustive``, ``library`` or ``planning``, and the file's path.
     """
-
     what, *paths = words
     if what not in BLOCKS:
         raise UnknownName("table of the tuner", what, tuple(BLOCKS))

@@ -490,7 +490,7 @@ def precision_of(name: str) -> str:
 
 
 def is_ours(name: str, precision: str = "") -> bool:
-    """Return True for the name of a family of toprung's own, of an accuracy class."""
+    """Return True for the name of a family of toprung's own; ``precision``: of that accuracy class alone."""
     return bool((one := _named(name)) and one.own and precision in ("", one.precision))
 
 

@@ -192,7 +192,8 @@ def kernel_of(session: Session, source: Source) -> Kernel:
 def kept(session: Session, key: Hashable, make: Callable[[], Made]) -> Made:
     """Return what is kept as long as a session under a key, made first if it is not there: kernels, counters, tables.
 
-    A second thread that wants it waits meanwhile, and no other: but for CUDA, whose compiler runs in several processes, all wait.
+    Meanwhile a second thread that wants the same waits. Others wait only where the backend is not CUDA: its compiler runs in
+    several processes.
     """
     with _lock:
         there = _kept.setdefault(session, {})

@@ -100,9 +100,9 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
 
         def make() -> Teams:
             record, options = RECORDS[reader(s)], self._options(device, desc)
-            most = 0 if no_clusters(device) else device.local_bytes
+            room = 0 if no_clusters(device) else device.local_bytes
             legal = [tile for tile in teams(s) if record.allows(tile, options, device)]
-            return [(tile, [n for n in SIZES if cluster_bytes(record, tile, n) <= most]) for tile in legal], options
+            return [(tile, [n for n in SIZES if cluster_bytes(record, tile, n) <= room]) for tile in legal], options
 
         of = table(s, device.compute_units, cost_model.SKINNY, device, make)
         best = of.least(*all_weighed(device, s, of), most, self.meet)
