@@ -118,7 +118,7 @@ def of_torch(device, bursts):
     def wait():
         if kind == "cuda":
             torch.cuda.synchronize()
-        background.HERE.wait()  # for kernels that were begun; toprung.torch.wait would prepare those of products that are left, too
+        background.HERE.wait()  # for kernels that were begun; toprung.torch.wait would also prepare those of products that are left
 
     calls = {
         (override, verdict, product): call

@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(BUILD, "-cl-opt-disable")
     os.environ[once.VARIABLE] = str(once.folder())  # tests may move the user's folders
     once.prune()
-    if os.cpu_count() != 2:  # the cost model selects by the device's cores: the same kernels on every machine
+    if os.cpu_count() != 2:  # selection depends on the number of cores: every machine selects the same kernels
         os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "2")
     for name, folder in once.caches().items():
         Path(os.environ.setdefault(name, folder)).mkdir(parents=True, exist_ok=True)

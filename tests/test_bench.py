@@ -197,7 +197,7 @@ def test_a_budget_that_is_over_within_the_last_product_leaves_an_interrupted_rec
 def test_a_suite_says_how_long_it_takes_and_can_be_cut_short(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    # over with the first sample, on any machine
+    # the budget ends with the first sample, on any machine
     monkeypatch.setattr(bench.Progress, "elapsed", property(lambda shown: 1e6 * (shown._done["sample"] > 0)))
     out = tmp_path / "o.json"
     code, text = typed("bench", "--suite", "odd", "--peers", "numpy", "--sustained", "--budget", "0.1s", "--json", out)

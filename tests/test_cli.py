@@ -144,7 +144,7 @@ def test_a_signal_keeps_what_was_measured(number, code, tmp_path):
         [sys.executable, "-c", AT_EACH_STEP, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
-    next(line for line in process.stdout if "2048: making" in line)  # the first size is through, the second has begun
+    next(line for line in process.stdout if "2048: making" in line)  # the first size is done, the second has begun
     process.send_signal(number)
     rest, _ = process.communicate()
     assert process.returncode == code, rest
@@ -169,7 +169,7 @@ ENDLESS = "k < K; ++k)", "k >= 0; k += 0)"
 def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path, typed):
     require(Path("/proc").is_dir(), "needs /proc")
     root, out = planted_ladder(tmp_path, *ENDLESS), tmp_path / "out.json"
-    twice = len(signals) == 2  # the first would have its way after a while
+    twice = len(signals) == 2  # alone, the first signal would stop the kernel after GRACE
     program = f"from toprung.backends import waiting; waiting.GRACE = {600.0 if twice else waiting.GRACE}; {AT_EACH_STEP}"
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words, "--json", str(out)],
@@ -185,11 +185,11 @@ def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, t
         refused, why = typed(*words, "--json", out)  # one of two records would be lost
         assert refused == 2 and f"{out} is what another command writes that runs now: name another file" in why
         until = used() + 0.5
-        while used() < until:  # by then the kernel is under way, not only asked for
+        while used() < until:  # by then the kernel runs
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signals[0])
-        while twice and process.poll() is None:  # two that come close together count as one
+        while twice and process.poll() is None:  # signals that come close together count as one
             time.sleep(0.05)
             process.send_signal(signals[1])
         said, _ = process.communicate(timeout=600)
@@ -226,7 +226,7 @@ def test_a_budget_ends_a_kernel_that_does_not_end(device, tmp_path, monkeypatch)
 
 
 def test_a_budget_ends_a_ladder_and_keeps_what_was_measured(typed, tmp_path, monkeypatch):
-    # over with the first sample, on any machine
+    # the budget ends with the first sample, on any machine
     monkeypatch.setattr(progress.Progress, "elapsed", property(lambda shown: 1e6 * (shown._done["sample"] > 0)))
     out = tmp_path / "out.json"
     done = typed.done("ladder", "kepler", "--sizes", "32,33,34", "--rungs", "1", "--budget", "0.05s", "--json", str(out))

@@ -192,7 +192,7 @@ def test_a_runtime_that_fails_in_its_own_way_hides_no_other_device(monkeypatch: 
     monkeypatch.setattr(backends, "backends", lambda: there[-1:])
     sessions.best.cache_clear()
     toprung.blas.calls.forget()
-    wide = np.ones((2000, 2000), np.float32)  # not so small that no device is looked for, on 64 cores either
+    wide = np.ones((2000, 2000), np.float32)  # large enough that a device is looked for, even on 64 cores
     np.testing.assert_array_equal(toprung.matmul(wide, wide), wide @ wide)
     assert "there is no other: no device found. broken" in toprung.last_receipt().why  # type: ignore[union-attr]
     with pytest.raises(errors.NoDevice, match="broken: its runtime fails"):

@@ -43,7 +43,7 @@ def test_programs_that_do_not_end_are_stopped(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(NotReady, match=r"g\+\+ did not end within 0.1 s and was stopped: .*another compiler by CXX"):
         cxx.compile_library(tmp_path / "made.so", [native_plan.SOURCE])
     assert not (tmp_path / "made.so").exists()
-    with contextlib.suppress(MissingExtra):  # without the real one
+    with contextlib.suppress(MissingExtra):  # without an installed disassembler
         machine_code.disassembler()
         monkeypatch.setattr(machine_code, "disassembler", lambda: str(tmp_path / "nvdisasm"))
         with pytest.raises(NotReady, match="nvdisasm did not end"):

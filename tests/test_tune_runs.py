@@ -130,7 +130,7 @@ def test_an_interrupted_check_keeps_its_record(device: Device, tmp_path: Path) -
 def test_a_check_in_parts_is_the_check_of_all_of_them(device: Device, tmp_path: Path) -> None:
     file, words = tmp_path / "check.json", ("--check", "--sizes", "33x34x35,8x40x64", "--device", device.id, "--resume")
     for parts in range(1, 3):
-        run = tune(None, tmp_path, "gemm", *words, "--budget", "0.001s", "--json", file)  # over after any one
+        run = tune(None, tmp_path, "gemm", *words, "--budget", "0.001s", "--json", file)  # it ends after one problem
         text, _ = run.communicate()
         record = json.loads(file.read_text())
         assert len(record["shapes"]) == parts and record["wanted"] == 2 and f"of {parts} shapes within" in text, text
@@ -322,7 +322,7 @@ def test_a_cluster_that_loses_a_worker_finishes_with_the_other(cluster: Cluster,
     while not (measuring := children(cluster.workers[0].pid)):
         assert run.poll() is None, run.communicate()[0]
         time.sleep(0.01)
-    cluster.workers[0].send_signal(signal.SIGSTOP)  # so that it has not done its share before it is lost
+    cluster.workers[0].send_signal(signal.SIGSTOP)  # or it might finish its share before it is killed
     first_words(run, tmp_path, 3)
     cluster.workers[0].kill()
     text, _ = run.communicate()

@@ -1,9 +1,10 @@
-"""Run the tests that need an NVIDIA GPU, and keep their log with git's hash of ``src`` in ``results/<device>/gpu-tests.txt``.
+"""Run the tests that need an NVIDIA GPU, and keep their log in ``results/<device>/gpu-tests.txt``.
 
     python tools/gpu_tests.py [words for pytest]
 
-CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing. Each file is named with a sign for
-each of its tests as it ends, and a test that hangs fails, or ends the run with its stack.
+The log has git's hash of ``src``. CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing.
+pytest prints each file with a sign for each of its tests as it ends. A test that hangs fails, or ends the run and has its stack
+printed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PACKAGES = ("torch", "cupy", "jax", "pytest", "hypothesis")
 TESTS = ("tests/pytorch", *(f"tests/{p.name}" for p in sorted((ROOT / "tests").glob("test_cupy*.py"))), "tests/test_jax.py")
 
 LIMIT = 300.0
-"""Seconds that a test may take: all of them take 230 on an H200."""
+"""Seconds that one test may take; all tests together take 230 on an H200."""
 
 
 def run(tests: Sequence[str], words: Sequence[str], limit: float = LIMIT) -> tuple[int, list[str]]:

@@ -61,12 +61,12 @@ def lines() -> list[str]:
 
 
 def planned(found: fresh.Range, size: int) -> OnDevice:
-    """Return the call of a size, planned for that alone."""
+    """Return the call of a size, with a plan made for that size alone."""
     return found.operands.at(found.axis, size).call(SESSION, False, *found.call.executable.selections.values())
 
 
 def plan_of(found: fresh.Range, size: int) -> list[str]:
-    """Return the driver calls of a plan that is made for a size alone, as ``lines``."""
+    """Return the driver calls of a plan that is made for one size alone, as ``lines``."""
     made = native_plan.NativePlan(ENTRY.library, SESSION, planned(found, size).executable.plan)
     at = (ctypes.c_uint64 * 7)(*[1 << 40] * 7)
     assert ENTRY.library.toprung_launch(made.handle, at, 1.0, 0.0, None) == 0

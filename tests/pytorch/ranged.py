@@ -70,7 +70,7 @@ def lines() -> list[str]:
 
 
 def of_python(found: products.ranges.Range, size: int) -> list[str]:
-    """Return what a plan that is made for a size alone asks of the driver, as ``lines``."""
+    """Return the driver calls of a plan that is made for one size alone, as ``lines``."""
     (selection,) = found.taken.call.executable.selections.values()
     call = found.taken.operands.at(found.taken.axis, size).call(SESSION, bool(found.native.fused), selection)
     assert call.receipt() == found.taken.at(size).receipt()

@@ -63,7 +63,7 @@ def main(function: str, folder: str, world: str, timeout: str, rank: str) -> Non
     if torch.cuda.device_count() >= int(world) > 1:
         torch.cuda.set_device(int(rank))
         os.environ["NCCL_NVLS_ENABLE"], how = "0", "cpu:gloo,cuda:nccl"
-    # the group's time begins when all ranks are there: some may import PyTorch for longer than others
+    # the group's time limit runs from here: the import of PyTorch, slower in some ranks, must not count
     Path(folder, f"{rank}.here").touch()
     while len([*Path(folder).glob("*.here")]) < int(world):
         time.sleep(0.01)

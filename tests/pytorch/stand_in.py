@@ -33,9 +33,10 @@ def kernel(name: str, *sizes: int) -> int:
 def plan(
     library: ctypes.CDLL, threads: tuple[int, ...] = (32,), flags: int = 0, packed: bool = False, group: int = 0
 ) -> int:  # fmt: skip
-    """Return a plan of launches with A, B, C, D and scratch memory, then with ``packed`` the terms of a prepacked B, α and β.
+    """Return a plan of launches whose arguments are A, B, C, D, scratch memory, α and β.
 
-    ``threads``: of a block of each launch, 1024 at most. The last operand of a ``group`` is an argument of its own.
+    ``threads``: threads of a block, for each launch, 1024 at most. ``packed``: the terms of a prepacked B are an argument before α.
+    The last operand of a ``group`` is an argument of its own.
     """
     count = 6 if packed else 5
     arguments = [word for slot in range(count) for word in (0, slot, 0)] + [1, 0, 1, 1]

@@ -266,7 +266,7 @@ def test_a_kernel_is_prepared_once_it_pays(gate: threading.Event, monkeypatch: p
 def test_kinds_wait_until_it_is_known_what_preparing_takes(
     workers: int, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then as many are prepared at once as there may be workers."""
+    """Until a job has been counted, one kind per worker is prepared."""
     monkeypatch.setattr(background, "WORKERS", workers)
     here = background.Background()
     monkeypatch.setattr(background, "HERE", here)
@@ -279,7 +279,7 @@ def test_kinds_wait_until_it_is_known_what_preparing_takes(
         gate.set()
         assert first.settle()
         with here._lock:  # nothing is open now
-            assert workers > 1 or here.cost == 0.0  # the first one was not counted
+            assert workers > 1 or here.cost == 0.0  # the first job does not count
         torch.mm(a[:8], b)
         assert second.begun and second.settle()
         for _ in range(2):

@@ -55,7 +55,7 @@ def _cases(name: str, everybody: Sequence[Mapping[str, Finding]], heads: Sequenc
 
 
 def today(finding: Finding) -> str:
-    """Return what was measured, in words; or why nothing was."""
+    """Return a finding's measurements as a sentence; the reason if there are none."""
     if not finding.ways or finding.speed is None:
         return finding.reason
     speeds = ", ".join(f"{w.label}: {gflops_text(w.figure)}{error_text(w)}" for w in finding.ways)

@@ -27,7 +27,7 @@ MOST = 32
 
 
 class Form(NamedTuple):
-    """A word, or several, that is min(limit, base + step · ⌈times · size / divisor⌉)."""
+    """A word of a plan, or a column of words: min(limit, base + step · ⌈times · size / divisor⌉)."""
 
     word: Words | int
     base: Words | int
@@ -42,7 +42,10 @@ class Form(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A plan for all sizes from ``first`` to ``last``: its words, and the forms of those that differ, as arrays."""
+    """A plan for all sizes from ``first`` to ``last``.
+
+    ``words`` are the same for all sizes, except those that ``forms`` has, in columns, as functions of the size.
+    """
 
     first: int
     last: int

@@ -144,7 +144,7 @@ def launcher(session: Any, plan: Plan) -> Run:
         made = None
     if not made:
         if plan.words is not None:
-            raise LaunchError("a plan of words needs the launcher in C++")
+            raise LaunchError("a plan that was filled in from words needs the launcher in C++")
         return in_python(session, plan)
 
     def with_scratch(
@@ -189,7 +189,7 @@ def words_of(session: Any, plan: Plan) -> Words:
 
 
 def of_words(plan: Plan, words: Words) -> Plan:
-    """Return the plan that has these words, with the kernels and buffers of another of the same configuration."""
+    """Return a plan with the words of another size; its kernels and buffers stay."""
     return plan._replace(workspace_bytes=int(words[1]), flags_bytes=int(words[2]), words=words)
 
 

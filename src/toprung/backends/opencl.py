@@ -84,8 +84,8 @@ def _pyopencl() -> Any:
     except ImportError as error:
         _missing.append(str(error))
         return None
-    # The filter is for all builds in the process: pyopencl warns from its own frames, so that none can tell whose build it was,
-    # and warnings.catch_warnings around a build would put back filters that another thread has changed meanwhile.
+    # This hides the warnings of all builds in the process. pyopencl warns from its own frames, so no filter can tell whose build it
+    # was. warnings.catch_warnings around a build would undo what another thread does to the filters meanwhile.
     warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)
     return pyopencl
 

@@ -137,7 +137,7 @@ class Plan(NamedTuple):
     workspace_bytes, flags_bytes : scratch memory, and the words of FLAGS
     sizes : bytes of an element of A and of B
     kept : objects that must live as long as the plan
-    words : the plan as C++ reads it; None until it is made. With them the launches differ in numbers from ``launches``
+    words : words, as C++ reads them, of a plan for another size; numbers in ``launches`` are then not this plan's. Else None
     """
 
     launches: Sequence[KernelLaunch]

@@ -26,11 +26,15 @@ FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for products of daemon threads."""
 
 LIMIT = 1800.0
-"""Seconds that a program may take: C++ with PyTorch's headers takes one minute, on a crowded machine ten."""
+"""Seconds that a program may take.
+
+C++ with PyTorch's headers compiles in one minute, on a crowded machine in ten."""
 
 
 def finished(words: Sequence[str], advice: str, limit: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program, without input, to its end; ``limit``, seconds, is ``LIMIT`` unless given.
+    """Run a program without input, and return its exit status and output.
+
+    ``limit``: seconds after which it is stopped, by default ``LIMIT``.
 
     Raises
     ------

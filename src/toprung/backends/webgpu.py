@@ -248,7 +248,7 @@ class WebGPUSession:
         self._allocated = 0
         self._queries, self._used = None, STAMPS
         self._period = 1.0
-        if self._stamped:  # nanoseconds a tick: wgpu hands out the device's own ticks, where browsers convert them
+        if self._stamped:  # nanoseconds per tick: wgpu returns the device's own ticks, which browsers convert
             from wgpu.backends.wgpu_native import lib
 
             self._period = float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))

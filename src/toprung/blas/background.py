@@ -38,10 +38,10 @@ LONGEST = 600.0
 """Longest wait for a job, in seconds, where the caller names none: compilers take seconds, on a crowded machine minutes."""
 
 WORKERS = min(max(cores() // 4, 1), 4)
-"""Largest number of workers: a quarter of the cores, at most four, for each holds some 70 MB."""
+"""Largest number of workers: a quarter of the cores, from one to four. Each takes about 70 MB."""
 
 THREADS = 2 * WORKERS
-"""Largest number of threads: one that loads a kernel, or waits until another has, needs no worker."""
+"""Largest number of threads. Loading a kernel, or waiting for another thread's, needs no worker."""
 
 WORKER = """
 import contextlib, os, pickle, sys
@@ -67,7 +67,7 @@ while True:
 """Program of a worker: calls functions that come on its standard input, at low priority."""
 
 PART, URGENT, LATER = range(3)
-"""Order of jobs: part of one under way, what a product waits for, and what one may want soon."""
+"""Priorities of jobs: part of a job under way, what a product waits for, what one may need soon."""
 
 
 def held() -> float:
@@ -104,7 +104,10 @@ class Job:
 
 
 class Background:
-    """Threads that do jobs, the urgent ones first, which share the workers; as many threads as jobs were open at once."""
+    """Threads that do jobs in order of priority and share the workers.
+
+    There is a thread for each job that was ever open at the same time as others, up to ``THREADS``.
+    """
 
     def __init__(self) -> None:
         self._jobs: queue.PriorityQueue[tuple[int, int, Job | None]] = queue.PriorityQueue()
@@ -114,7 +117,7 @@ class Background:
         self._lock = renewed(threading.Lock())
         self._ending = False
         self._workers: list[Any] = []
-        self._idle: queue.LifoQueue[Any] = queue.LifoQueue()  # idle workers, and None for each that may be started
+        self._idle: queue.LifoQueue[Any] = queue.LifoQueue()  # idle workers; None stands for one that is to be started
         for _ in range(WORKERS):
             self._idle.put(None)
         self._used, self._counted = 0.0, -1  # jobs begun before one is done, one of which opens the device, do not count
@@ -122,7 +125,10 @@ class Background:
 
     @property
     def cost(self) -> float:
-        """Mean of the seconds for which a job held the GIL; as long as none was counted 0, or infinity while no worker is free."""
+        """Mean of the seconds for which a job held the GIL.
+
+        Before the first job counts it is 0, or infinity while there are as many open jobs as workers.
+        """
         return self._used / self._counted if self._counted > 0 else math.inf if len(self._open) >= WORKERS else 0.0
 
     def begin(self, job: Job, order: int = URGENT) -> None:
@@ -170,7 +176,10 @@ class Background:
                 self._idle.put(worker)
 
     def _started(self) -> Any:
-        """Start a worker; return None in a program with Python inside, at its end, and if the system starts no more processes."""
+        """Start a worker and return it; None if there can be none.
+
+        There is none in a program with Python inside, while Python ends, and if the system starts no more processes.
+        """
         words, pipe = [sys.executable, "-c", WORKER], subprocess.PIPE
         with self._lock, contextlib.suppress(OSError):
             if not self._ending and Path(sys.executable or "").name.startswith("python"):
@@ -182,7 +191,7 @@ class Background:
         return None
 
     def apart(self, work: Callable[..., Made], *arguments: Any) -> Made | None:
-        """Return a function's result in a worker; None if there is no worker or the function raises there.
+        """Run a function in a worker and return its result; None if there is no worker, or it raises there.
 
         Raises
         ------
@@ -201,7 +210,7 @@ class Background:
                 worker.stdin.write(asked)
                 worker.stdin.flush()
                 found = pickle.load(worker.stdout)
-        # one that ended, or a kernel family that this process has not loaded
+        # the worker ended, or its result names a kernel family that this process has not loaded
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
             worker.kill()
             worker = None
@@ -217,7 +226,7 @@ class Background:
         return found
 
     def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Return a function's result in a worker, or in this process if there is no worker."""
+        """Run a function in a worker and return its result; if ``apart`` returns None, run it in this process."""
         found = self.apart(work, *arguments)
         return work(*arguments) if found is None else found
 
@@ -241,7 +250,10 @@ class Background:
                 self._hurry.wait(max(used * len(self._threads) / SHARE - (time.perf_counter() - began), 0.0))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until all jobs so far are done; return False if that takes longer than ``seconds``, and raise as ``settle``."""
+        """Wait until all open jobs are done; return False if that takes longer than ``seconds``.
+
+        Without ``seconds`` raise NotReady as ``settle`` does.
+        """
         with self._lock:
             jobs = list(self._open)
         if seconds is None:

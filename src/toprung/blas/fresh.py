@@ -31,7 +31,7 @@ class Kin:
 
 
 class Inside(OnDevice):
-    """A call inside a range that C++ starts; the rest of it is made when Python first needs it."""
+    """A call of a size inside a range: C++ starts it, and its Python part is made when it is first needed."""
 
     def __init__(self, found: Range, size: int, thing: Any) -> None:
         executable, (_, _, c, *_) = found.call.executable, found.operands

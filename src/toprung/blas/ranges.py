@@ -38,7 +38,7 @@ AXES = ROWS, DEPTH, BATCH = range(3)
 """Sizes that may differ, as ``Axis`` in ``bridge.cpp``: M, K and the number of matrices of a batch."""
 
 MOVING = ((-2, None, -2), (-1, -2, None), (-3, -3, -3))
-"""Dimensions of A, B and C that have the size of each axis, from the last; None for none."""
+"""Dimensions of A, B and C with the size of each axis, counted from the last; None if there is none."""
 
 NEAR = 1.05
 """Largest predicted time of a range's configuration at any of its sizes, over that of the best one."""
@@ -152,8 +152,8 @@ class Around(NamedTuple):
     ----------
     why : reason why the array library's own kernel is as fast; empty if it is not
     fused : True if the product's own launch adds the bias, and computes the activation
-    words : words of the product's plan, as ``words_of`` returns them; none with ``why``
-    sources : those of its kernels that this process had not planned with before
+    words : words of the product's plan, as ``words_of`` returns them; empty if ``why`` is not
+    sources : sources of its kernels that no earlier plan in the worker had
     made : plan of all the sizes; None if no plan serves any other
     """
 
@@ -182,7 +182,7 @@ class Range(NamedTuple):
     Attributes
     ----------
     call, operands : call with that configuration, and its operands
-    made : plan of all the sizes, as ``words_of`` returns it, with the addresses of this process
+    made : plan of all the sizes, in words like those of ``words_of``, with the addresses of this process
     """
 
     call: OnDevice
@@ -192,12 +192,18 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, call: OnDevice, operands: Operands, axis: int, made: Fitted, ours: Words, planned: Words) -> Range:
-        """Return the range that the worker found, by the words of one plan in this process and in the worker."""
-        # those that differ are addresses
+        """Return a range that a worker found, with this process's addresses in place of the worker's.
+
+        ``ours``, ``planned``: words of one plan in this process and in the worker.
+        """
+        # words that differ are addresses
         return cls(call, operands, axis, made._replace(words=np.where(ours != planned, ours, made.words)))
 
     def at(self, size: int) -> OnDevice:
-        """Return the call of a size: the plan's words are filled in as C++ does. Raises LaunchError where it launches no plan."""
+        """Return the call of a size, with the plan's words filled in as C++ does.
+
+        Raises LaunchError if the launcher in C++ is missing.
+        """
         if size == self.operands.size(self.axis):
             return self.call
         executable, (a, b, c, *_) = self.call.executable, self.operands.at(self.axis, size)

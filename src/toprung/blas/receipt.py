@@ -46,11 +46,11 @@ class Receipt:
 
     @property
     def escalated(self) -> int:
-        """Number of pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32: two fp16 terms could not represent them.
+        """Number of pieces of C, 64 × 64 or less, that fp32x computed again in plain fp32.
 
-        All calls like this one in this process count, and those of sizes that share its plan. Reading it waits for the device;
-        nothing else of a receipt does. While any thread captures a CUDA graph it must not be read: waiting would invalidate the
-        capture.
+        It does so where two fp16 terms could not represent them. All calls like this one in this process count, and those of sizes
+        that share its plan. Reading it waits for the device; nothing else of a receipt does. While any thread captures a CUDA
+        graph it must not be read: waiting would invalidate the capture.
 
         Raises
         ------
@@ -87,7 +87,7 @@ def leave(make: Callable[[], Receipt | None]) -> None:
 
 
 def add(launches: int) -> None:
-    """Add launches of passes beside the product to the receipt of this thread's last call."""
+    """Add the launches of separate passes after a product to the receipt of this thread's last call."""
     make = _last.left
     leave(lambda: (left := make()) and replace(left, launches=left.launches + launches))
 

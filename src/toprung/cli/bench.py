@@ -107,7 +107,7 @@ def bench_command(
             if release := session.hold():
                 release()
             else:
-                notes.append(f"queues of {where} cannot be held: held is as warm there")
+                notes.append(f"queues of {where} cannot be held: there, held measures the same as warm")
         run = _Run(problems, competing, session, ComparisonPlan(tuple(modes)), wide, seconds)
 
         def stored(interrupted: bool) -> dict[str, Any]:
@@ -199,8 +199,9 @@ class _Run(Comparisons):
 
     Attributes
     ----------
-    measured, notes : what came of it
-    doubts : baselines that scatter, which was said already
+    measured : measurements so far
+    notes : lines to print at the end
+    doubts : warnings of baselines that scatter, which are printed already
     """
 
     def __init__(

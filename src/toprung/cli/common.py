@@ -94,11 +94,13 @@ def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) 
 
 
 def end(failures: Sequence[str], interrupted: bool = False, failed: bool | None = None) -> None:
-    """End a command whose results are shown and stored: print its failures, exit with the code for Ctrl-C or SIGTERM, or with 1.
+    """Print the failures of a command whose results are shown and stored; exit if it failed.
+
+    If ``interrupted``, the exit status is that of Ctrl-C or SIGTERM, else 1.
 
     Parameters
     ----------
-    failed : True if it failed, whatever it prints; by default where there are failures
+    failed : True to exit with 1; by default, if there are failures
     """
     for line in failures:
         say(line, "bold red")

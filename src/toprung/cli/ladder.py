@@ -203,7 +203,7 @@ class _Run(Comparisons):
 
     Attributes
     ----------
-    done : the rows of each size
+    done : rows of each size, by its name
     notes : what a reader of the figures must know: competitors that do not take part, baselines that scatter
     """
 

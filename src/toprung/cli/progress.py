@@ -168,15 +168,17 @@ class Pace:
 
 
 class Comparisons:
-    """Problems that are compared one after the other, a table each; what was measured before Ctrl-C or the budget's end is kept.
+    """Comparison of competitors on several problems in turn, with a table for each problem.
+
+    What was measured before Ctrl-C or the budget's end is kept.
 
     Attributes
     ----------
-    problems : with the names that they are shown by
-    expected : seconds that each takes, as predicted, by kind of step
-    failures : what went wrong, a line each
-    cut : True if the budget ended it
-    unbegun : names of the problems that it left no time for
+    problems : pairs of a name to show and a problem
+    expected : predicted seconds of each problem, by kind of step
+    failures : a line for each failure
+    cut : True if the budget ended the run
+    unbegun : names of the problems that the budget left no time for
     """
 
     def __init__(
@@ -190,7 +192,10 @@ class Comparisons:
         self.unbegun: list[str] = []
 
     def all(self, store: Callable[[bool], None] = lambda unfinished: None) -> bool:
-        """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
+        """Compare on each problem in turn; return True if Ctrl-C ended the run.
+
+        ``store``: called after each problem, with True while the run is incomplete.
+        """
         with Progress(total(self.expected), self.budget) as progress:
             for at, (name, problem) in enumerate(self.problems):
                 self.cut = self.cut or progress.is_over
@@ -208,7 +213,7 @@ class Comparisons:
                             break
                 except (OutOfDeviceMemory, MemoryError) as error:
                     self.skip(f"{name}: skipped: {error}")
-                    skipped = not any(row.measurement for row in rows)  # what was done before it, in another mode, is kept
+                    skipped = not any(row.measurement for row in rows)  # measurements in an earlier mode are kept
                 except KeyboardInterrupt:
                     interrupted = True
                 progress.table = None
@@ -229,20 +234,20 @@ class Comparisons:
         return self.table(rows, name, problem).fitted(console.width)[0]
 
     def table(self, rows: list[Row], name: str, problem: Problem) -> Grid:
-        """Return a problem's table, as far as it has got."""
+        """Return a problem's table, with the rows measured so far."""
         raise NotImplementedError
 
     def skip(self, line: str) -> None:
-        """Take the reason why a problem does not fit the memory."""
+        """Note that a problem is skipped; ``line`` says why: it does not fit the memory."""
         raise NotImplementedError
 
     def finish(self, rows: list[Row], name: str) -> None:
-        """Take what came of a problem, below its table."""
+        """Note the measurements and failures of a problem, after its table was printed."""
         raise NotImplementedError
 
 
 def said(row: Row, name: str) -> str:
-    """Return what happens to a row of a problem, for the line below its table."""
+    """Return a sentence on the state of a problem's row, for the line below its table."""
     who = f"{name}: {row.name}" + (f" {row.mode}" if row.mode != "warm" else "")
     if row.timing is None:
         return f"{who} {row.state if row.state != 'timing' else 'is right'}"

@@ -1,4 +1,4 @@
-"""Candidates by predicted time: what the families' cost models say of a product, and the heuristic, which takes the least."""
+"""Ranking of candidates by the families' cost models, and the heuristic: the least predicted time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ratio(device: Device, desc: Desc, theirs: KernelFamily) -> float:
 
 @functools.lru_cache(16)
 def seconds(device: Device, desc: Desc, candidate: Candidate) -> float:
-    """Return a candidate's predicted seconds; kept, as a neighbour's is asked for twice."""
+    """Return a candidate's predicted seconds; cached, as a selection needs a stored neighbour's twice."""
     return candidate.family.cost(device, desc, candidate.config)
 
 
@@ -145,11 +145,14 @@ def promising(device: Device, desc: Desc, family: KernelFamily) -> bool:
 # the heuristic: among the families that support a product, the candidate of least predicted time
 
 SHOWN = 4
-"""Candidates passed over that a selection names, beside the best of each other family."""
+"""Number of rejected candidates that a selection names; the best of each other family always is."""
 
 
 def select_own(device: Device, desc: Desc, precision: str = "fp32", order: list[Predicted] | None = None) -> Selection:
-    """Return toprung's own kernel for a product that nobody has tuned, whatever is stored; ``order``: ``ranked``, if at hand."""
+    """Return the heuristic's selection among toprung's own kernels, without the store.
+
+    ``order``: what ``ranked`` returns, if the caller has it.
+    """
     best, *others = order or ranked(device, desc, precision)
     first: dict[KernelFamily, Predicted] = {}
     for one in others:
@@ -166,7 +169,7 @@ def selection(device: Device, desc: Desc, of: Predicted, others: Others = ()) ->
 
 
 def slower_than_fp32(device: Device, desc: Desc, family: KernelFamily, weighed: Callable[[], float] | None = None) -> str:
-    """Return why a family of another precision should not be expected to be faster than plain fp32; empty where it should.
+    """Return why a family of another precision is not expected to beat plain fp32; empty if it is.
 
     ``weighed``: see ``against_fp32``.
     """

@@ -88,7 +88,10 @@ class Measured:
         return described(self.entry.shape)
 
     def fitted(self, device: Device, desc: Desc, exact: bool) -> Candidate | str:
-        """Return the candidate made to fit a product, or why it cannot be; ``exact``: it was measured on these very sizes."""
+        """Return the candidate adapted to a product, or the reason why it cannot be.
+
+        ``exact``: True if it was measured on these very sizes.
+        """
         if isinstance(self.candidate, str):
             return self.candidate
         family = self.candidate.family
@@ -163,7 +166,7 @@ class TunedStore:
 
     def is_there(self) -> bool:
         """Return True if the user has a store, and it is not switched off."""
-        return not stores.off() and any(_stamp(str(data_dir() / stores.FILE))[1:])  # none that may not be looked at
+        return not stores.off() and any(_stamp(str(data_dir() / stores.FILE))[1:])  # a file that this user may not read is no store
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""
@@ -512,7 +515,10 @@ def _candidate(entry: Entry) -> Candidate | str:
 
 
 def refusal(entry: Entry) -> str:
-    """Return why an entry can never be used by this toprung: a family, switch or value that does not exist; empty where it can."""
+    """Return why this toprung can never use an entry; empty if it can.
+
+    The reason is a family, a switch or a value that does not exist.
+    """
     return one if isinstance(one := _candidate(entry), str) else ""
 
 

@@ -63,7 +63,7 @@ class Executable:
         return self.taking(self._launches.prepacked())
 
     def taking(self, launches: Launches) -> Executable:
-        """Return the executable of other launches with the same configuration."""
+        """Return this executable with other launches of the same configuration."""
         made = copy.copy(self)
         made._take(launches)
         return made

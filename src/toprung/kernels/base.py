@@ -342,9 +342,9 @@ class KernelFamily(ABC, Generic[Config]):
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
 
     def weighed(self, device: Device, desc: OwnDesc, most: int = MOST) -> Iterable[tuple[float, Config]]:
-        """Return the configurations worth considering for a product that ``supports`` allows, with their predicted seconds.
+        """Return the configurations worth considering, each behind its predicted seconds.
 
-        At least the ``most`` best of them; of equal ones the first counts.
+        ``supports`` allows the product. The ``most`` fastest must be among them; of equally fast ones the first is taken.
         """
         return [(self.cost(device, desc, self.config), self.config)]
 
@@ -399,9 +399,9 @@ class KernelFamily(ABC, Generic[Config]):
     # what verification and the tuner ask
 
     def test_problem(self, desc: OwnDesc, config: Config) -> tuple[tuple[int, int, int], Config]:
-        """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it.
+        """Return (rows, columns, K) of a small problem with edges in every direction, and its configuration.
 
-        By default of a configuration with a tile, whose sums are not split.
+        The default is for configurations that have a tile and do not split K.
         """
         tile: Tile = config.tile  # type: ignore[attr-defined]
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
@@ -418,7 +418,7 @@ class KernelFamily(ABC, Generic[Config]):
 
 
 def candidates(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
-    """Return all configurations of ``weighed``."""
+    """Return all configurations that a family weighs for a product."""
     return [config for _, config in family.weighed(device, desc, 1 << 30)]
 
 
@@ -432,7 +432,7 @@ class SearchedFamily(KernelFamily[Config]):
     """A family with a space that the tuner searches; by default all values of its configuration's fields."""
 
     def space(self, device: Device, desc: OwnDesc) -> Axes:
-        """Return the axes of a search for a product that ``supports`` allows; empty where there is nothing to search."""
+        """Return the axes of a search for a supported product; empty where there is nothing to search."""
         return self.config.axes()
 
     def at(self, device: Device, desc: OwnDesc, point: Point) -> Config | None:

@@ -216,7 +216,9 @@ BLOCKS, VENDOR_BLOCKS = (
 """Tiles that are weighed, and substitutes for a vendor's tiles, which add each sum up in one chain."""
 
 WAVES, PER_UNIT = (1, 2, 4), 6
-"""Split-K factors to try, as work-groups per SM; most blocks per SM of clusters, all slices together: as many as an SM holds."""
+"""Split-K factors to try, as work-groups per SM; most blocks per SM for which clusters are weighed.
+
+The blocks of all slices count. An SM holds about six blocks of any tile."""
 
 
 def block_like(tile: Tile) -> Block | None:
@@ -243,8 +245,9 @@ class Table(Rows):
     blocks : the blocks, each once
     columns : numbers of the tiles
     resident, efficiency, chained, roomy : numbers of the blocks; ``roomy``: see ``is_roomy``
-    room, places : blocks that run at once on the device, and with 0, 1, … blocks per SM, infinite for the most that there can be
-    uncut : 1 for blocks of one chain, which take all of K
+    room : blocks that run at once on the device
+    places : the same with 0, 1, … blocks per SM; infinite from ``resident`` on
+    uncut : True for blocks that add each sum up in one chain, and take all of K
     """
 
     blocks: tuple[Block, ...]
@@ -331,7 +334,7 @@ def block_seconds(
 def waves(
     table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int
 ) -> tuple[cost_model.Wave, cost_model.Wave]:
-    """Return the cycles of an SM with as many blocks of each row of a table as it holds, and with 0, 1, … of them.
+    """Return the cycles of an SM by a table's rows: with as many blocks as it holds, and with 0, 1, …
 
     ``wide``, ``wide_parts``: floats per access to C, and to partial results.
     """
@@ -351,8 +354,8 @@ def weighed(
 ) -> NDArray[Any]:  # fmt: skip
     """Return ``block_seconds`` of each row of a table with its number of slices; infinity for 0 slices.
 
-    ``count``: blocks of a slice. ``K``: that of a launch, or a column of several. ``aligned``: take operands and C as aligned,
-    and the numbers of a vendor's kernels.
+    ``count``: blocks per slice. ``K``: depth of a launch, or a column of depths. ``aligned``: assume aligned operands and C, and
+    use the constants of a vendor's kernels.
     """
     wide, parts = (4, 4) if aligned else (desc.widths[2], widest(desc.N))
     full, some = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts)
@@ -373,15 +376,16 @@ def weighed(
 
 @functools.lru_cache(1)
 def all_weighed(device: Device, desc: GemmDesc, table: Table) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the K slices of a table's rows, 0 for rows not weighed, and predicted seconds; tiles of one chain are not split.
+    """Return the K slices of a table's rows, 0 for rows not weighed, and their predicted seconds.
 
-    Those, in clusters and not, are read one after the other.
+    Tiles that add each sum up in one chain are not split. One result is cached: ``tiled`` reads the rows without clusters, then
+    ``tiled_cluster`` those with clusters.
     """
     count, pieces = np.asarray(block_count(desc, table.columns)), list[int]()
     slices = table.slices(desc.K, count, PER_UNIT * device.compute_units) * table.chained
     if may_be_uncut(desc, table.of[0].tile):
         slices += table.uncut
-        pieces = chain_lengths(desc.K, ONE_CHAIN)  # of K, one for each of their launches
+        pieces = chain_lengths(desc.K, ONE_CHAIN)  # parts of K, one for each launch of an uncut row
     if len(pieces) < 2:
         return slices, weighed(device, desc, table, count, slices, desc.K)
     each = dict.fromkeys(pieces)
@@ -390,7 +394,7 @@ def all_weighed(device: Device, desc: GemmDesc, table: Table) -> tuple[NDArray[A
 
 
 def weigh(device: Device, desc: GemmDesc, clustered: bool, most: int) -> list[tuple[float, Block, int]]:
-    """Return predicted seconds, block and slices of the best blocks, fastest first, in clusters or not."""
+    """Return (predicted seconds, block, slices) of the fastest rows, with or without clusters."""
     table = narrowed(device, *desc.widths[:2])
     return table.least(*all_weighed(device, desc, table), most, clustered)
 

@@ -174,7 +174,7 @@ def _place(source: Source, fingerprint: str) -> Path:
 _lock = renewed(threading.RLock())
 _kept: WeakKeyDictionary[Session, dict[Hashable, Any]] = WeakKeyDictionary()
 _in_turn: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-"""Locks of what is being made, by session and key."""
+"""Locks of the objects that are being made, by session and key."""
 
 
 def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
@@ -190,10 +190,10 @@ def kernel_of(session: Session, source: Source) -> Kernel:
 
 
 def kept(session: Session, key: Hashable, make: Callable[[], Made]) -> Made:
-    """Return what is kept as long as a session under a key, made first if it is not there: kernels, counters, tables.
+    """Return what a session keeps under a key, such as a kernel or a table; make it if it is missing.
 
-    Meanwhile a second thread that wants the same waits. Others wait only where the backend is not CUDA: its compiler runs in
-    several processes.
+    While it is made, all threads wait that want to make something. On CUDA, whose compiler runs in several processes, only those
+    wait that want the same.
     """
     with _lock:
         there = _kept.setdefault(session, {})

@@ -167,9 +167,10 @@ def launch_cycles(
 ) -> Any:  # fmt: skip
     """Return the cycles of a launch over a depth ``K``; columns of them for columns of tiles.
 
-    The ``groups`` blocks run in ``full`` waves, of ``room`` blocks. The last wave has the rest, spread unevenly if waves came
-    before: ``last`` returns the one with the fewest blocks per SM with which the rest runs at once. Slices beyond those of a
-    ``cluster`` add a second pass. It takes the time to move the parts, or to compute addresses in C, ``wide`` floats at a time.
+    The ``groups`` blocks run in ``full`` waves of ``room`` blocks. The last wave has the remaining blocks, spread unevenly over SMs
+    if waves came before; ``last`` returns the wave with the fewest blocks per SM that can run them at once. If there are more
+    slices than a ``cluster`` adds up, a second pass follows. It takes the time to move the partial results, or to compute addresses
+    in C, ``wide`` floats at a time.
     No launch takes less time than memory needs for the operands, or the L2 for the reads of all blocks.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
@@ -193,7 +194,7 @@ def launch_cycles(
 
 
 def block_count(desc: Desc, block: Any) -> int:
-    """Return the blocks of C of all matrices; ``block`` has BM and BN, or columns of them."""
+    """Return the number of blocks of C in all matrices; ``block`` has BM and BN, or columns of them."""
     found: int = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch
     return found
 
@@ -293,10 +294,10 @@ def team_of(kernel: str, tile: Tile, small: int, on: int, size: int, s: Any) -> 
 def team_cycles(p: Any, t: Team, s: Skinny, slices: Any, cluster: Any, room: Any, units: int) -> Any:
     """Return the cycles of a skinny kernel; a column of them for columns of teams and slices.
 
-    A wave of work-groups keeps its sub-groups' schedulers and the L1 busy, or waits, longer for data outside the L2. Each wave
-    takes at least the time to read its part of the large operand: a last wave of few work-groups waits as long as a full one,
-    and leaves memory idle. Calls follow each other on the same operands, as they were measured. Slices that are the blocks of a
-    ``cluster`` exchange sums once, in place of a second launch. ``room`` work-groups run at once.
+    A wave of work-groups is limited by its sub-groups' schedulers and the L1, or by waiting, which is longer for data outside the
+    L2. Each wave takes at least the time to read its part of the large operand: a last wave of few work-groups waits as long as a
+    full one, and leaves memory idle. The operands are assumed to be those of the call before, as in the measurements. Slices that
+    are the blocks of a ``cluster`` exchange sums once, in place of a second launch. ``room`` work-groups run at once.
     """
     xp = COLUMNS if isinstance(t.BM, np.ndarray) else NUMBERS
     iterations = xp.ceil(xp.ceil(s.depth / t.down) / slices)
@@ -343,9 +344,9 @@ def hz(device: Device) -> float:
 
 
 def seconds(clocks: Any, second: Any, hz: float) -> Any:
-    """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties.
+    """Return the predicted seconds of one of our products, on the device or, if longer, on the host.
 
-    ``second``: True if it has a second launch.
+    Among products that the host limits, fewer cycles break ties. ``second``: True if there is a second launch.
     """
     device, xp = clocks / hz, COLUMNS if isinstance(clocks, np.ndarray) else NUMBERS
     return xp.max(device, xp.where(second, HOST.two, HOST.launch)) + TIE * device
@@ -359,7 +360,10 @@ def group_sizes(descs: Sequence[GemmDesc]) -> NDArray[Any]:
 
 
 def first_block(sizes: NDArray[Any], block: Any, units: int) -> tuple[NDArray[Any], int]:
-    """Return K of the tiles of a group's first block, the longest of each round, and how many tiles the last round has."""
+    """Return K of the tiles of a group's first block, one per round, and the tiles of the last round.
+
+    Its tiles are the deepest of their rounds, because the products are sorted by K.
+    """
     M, N, K = sizes
     ends = np.cumsum(-(-M // block.BM) * -(-N // block.BN))
     rounds = np.arange(0, ends[-1], block.resident * units)

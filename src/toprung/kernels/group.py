@@ -53,11 +53,11 @@ class GroupForm(NamedTuple):
 
     Attributes
     ----------
-    config : the kernel's configuration, which receipts name; it has BM, BN, ``threads``, and ``resident``: blocks that an SM runs
+    config : the kernel's configuration, which receipts name; it has BM, BN, ``threads``, and ``resident``, blocks per SM
     traits : further compile-time constants
     source : function that returns the kernel's source; its keywords are macros for the capacity and the epilogue
     counts : True if the kernel's first argument is a counter of the pieces of C that it computes again in plain fp32
-    overlaps : True if the kernel may begin before the previous one in its stream has ended, for which it waits
+    overlaps : True if the kernel may begin before the previous one in its stream has ended, and itself waits for that
     """
 
     config: Any
@@ -163,7 +163,7 @@ def _launch(
     down = -(-of["M"] // block.BM)
     of["tiles_m"] = down
     of["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
-    ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.BN))  # tiles of each product and of all before it
+    ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // block.BN))  # running total of tiles
     group["count"], group["tiles"], group["ends"][:count] = count, ends[-1], ends
 
     # each matrix's words for A, B, C and D, the numbers of its product's, and the bytes from their addresses to the matrix

@@ -17,13 +17,13 @@ from toprung.forks import renewed
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
 SHARED_BYTES = 227 * 1024
-"""Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
+"""Bytes of shared memory of an SM that its blocks may use; each block takes 1 KB more."""
 LARGEST_GROUP = 1 << 10
-"""Rows of tiles that are walked together at most."""
+"""Largest number of rows of tiles that blocks walk together."""
 DEEPEST = 1 << 24
-"""Largest K: what kernels count along it, and TMA's coordinates, have room to spare in 31 bits."""
+"""Largest K: kernels' counts along K, and TMA's coordinates, fit 31 bits with room to spare."""
 LIMIT = 10 << 30
-"""Most bytes of operands that a pass lays out or splits beforehand; beyond it the product's launch takes them as they lie."""
+"""Most bytes of operands that a separate pass lays out or splits; larger ones are read where they are."""
 
 
 @functools.lru_cache(16)
@@ -38,7 +38,7 @@ def ceil(a: int, b: int) -> int:
 
 
 def padded(n: int) -> int:
-    """Return a number of floats rounded up to 16 bytes, as from a row to the next."""
+    """Return a number of floats rounded up to 16 bytes, as the strides of padded rows are."""
     return ceil(n, 4) * 4
 
 

@@ -93,7 +93,10 @@ def block_count(s: Skinny, tile: Tile) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Table(Rows):
-    """Work-groups (teams) that are weighed at once, with their numbers in columns, ``room`` for them, and their switches."""
+    """Teams (work-groups) that are weighed at once, with their numbers in columns.
+
+    ``room``: teams that run at once on the device. ``options``: the switches of all.
+    """
 
     team: cost_model.Team
     room: NDArray[Any]
@@ -101,7 +104,7 @@ class Table(Rows):
 
 
 Teams: TypeAlias = tuple[Iterable[tuple[Tile, Iterable[int]]], Switches]
-"""Tiles, each with the sizes of its clusters, and the switches of all."""
+"""Tiles, each with the cluster sizes to weigh, and the switches of all."""
 tables: dict[Hashable, Table] = {}
 """Tables by their inputs."""
 
@@ -109,7 +112,8 @@ tables: dict[Hashable, Table] = {}
 def table(s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make: Callable[[], Teams]) -> Table:
     """Return the table of a product; ``make`` is called once for each ``what`` and layout of operands.
 
-    Each tile has a row for all of K, for each of ``WAVES``, and for each size of its clusters.
+    ``what``: key of the teams that ``make`` returns. Each tile has a row for all of K, for each of ``WAVES``, and for each of its
+    cluster sizes.
     """
     banks = math.gcd(s.on, cost_model.BANKS) if s.by_rows and s.widths[1] == 1 else 0
     key = what, units, s.by_rows, s.widths, small_of(s), banks, s.type_large
@@ -133,9 +137,10 @@ def table(s: Skinny, units: int, models: Mapping[str, Any], what: Hashable, make
 
 @functools.lru_cache(1)
 def all_weighed(device: Device, s: Skinny, of: Table, vendor: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the K slices of a table's rows, 0 for a row that is not weighed, and ``skinny_seconds``, infinity for 0 slices.
+    """Return the K slices of a table's rows, 0 for rows not weighed, and ``skinny_seconds``.
 
-    Teams in clusters and not are read one after the other.
+    Rows of 0 slices take infinitely long. One result is cached: ``skinny`` reads the rows without clusters, then
+    ``skinny_cluster`` those with clusters.
     """
     models, units = cost_model.VENDOR_SKINNY if vendor else cost_model.SKINNY, device.compute_units
     slices = of.slices(s.depth, np.ceil(s.length / of.team.BM) * s.batch, PER_UNIT * units, MOST_SLICES)

@@ -34,7 +34,7 @@ def whole_slices(depth: int, piece: N, slices: N) -> N:
 
 
 def are_deep(depth: int, piece: int, slices: int) -> bool:
-    """Return True if each of ``slices`` slices, none of them empty, has iterations enough to be worth it."""
+    """Return True if K has ``LEAST_ITERATIONS`` iterations for each of ``slices`` slices, none empty."""
     return depth >= slices * LEAST_ITERATIONS * piece and whole_slices(depth, piece, slices) == slices
 
 
@@ -52,7 +52,7 @@ class Rows:
     ----------
     of : the block or team of each row
     piece : elements of K in an iteration
-    share : number of work-groups to reach by slices that a second launch adds up, in ascending order; 0: no slices
+    share : work-groups to reach with slices that a second launch adds up, in ascending order; 0 for no slices
     cluster : slices of K that the blocks of a cluster add up; 1 for the other rows
     """
 
@@ -63,7 +63,7 @@ class Rows:
 
     @forks.cached_property
     def kinds(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Numbers of the rows without clusters, and of those in clusters."""
+        """Indices of the rows without clusters, and of those with clusters."""
         return np.flatnonzero(self.cluster == 1), np.flatnonzero(self.cluster > 1)
 
     def slices(self, K: int, count: NDArray[Any], per_cluster: float, most: float = math.inf) -> NDArray[Any]:
@@ -83,7 +83,10 @@ class Rows:
     def least(
         self, slices: NDArray[Any], seconds: NDArray[Any], most: int, clustered: bool = False
     ) -> list[tuple[float, Any, int]]:  # fmt: skip
-        """Return seconds, block or team, and slices of the ``most`` fastest rows, in clusters or not; ties keep their order."""
+        """Return (seconds, block or team, slices) of the ``most`` fastest rows; ties keep their order.
+
+        ``clustered``: True for rows with clusters, False for those without.
+        """
         rows = self.kinds[clustered]
         order = rows.take(seconds.take(rows).argsort(kind="stable")[:most])
         found = zip(seconds.take(order).tolist(), order.tolist(), slices.take(order).tolist(), strict=True)

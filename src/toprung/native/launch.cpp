@@ -207,7 +207,7 @@ struct toprung_plan {
     uint64_t workspace_bytes, flags_bytes;
     bool scales;  // `scaling` is launched in place of `launches` where alpha is 0 in float32
     std::vector<Launch> launches, scaling;
-    uint64_t operands = 0;  // of a group: one more than the last that a launch reads
+    uint64_t operands = 0;  // of a group: index of the last operand that a launch reads, plus one
 };
 
 toprung_plan* toprung_plan_new(const uint64_t* words, size_t count) {

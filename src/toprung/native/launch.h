@@ -31,7 +31,7 @@ TOPRUNG_EXPORTED void toprung_fill(int64_t* words, const toprung_form* forms, si
 // Have flags of a stream be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 
-// Return how many operands of a group a plan's launches read: so many addresses stand behind the slots of `at`.
+// Return the number of operands of a group that a plan's launches read: `at` has that many addresses behind its slots.
 TOPRUNG_EXPORTED uint64_t toprung_operands(const toprung_plan* plan);
 
 // Put a plan's launches into a stream, from any thread. `at` has the address of each slot, 0 where there is none, and behind them those

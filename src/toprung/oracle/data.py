@@ -124,7 +124,7 @@ _ALL = (
     Distribution("positive", (_uniform(0, 1),)),
     Distribution("lognormal", (lambda rng, shape: np.exp(rng.standard_normal(shape)).astype(np.float32),)),
     Distribution("relu", (lambda rng, shape: np.maximum(_normal(rng, shape), np.float32(0)),)),
-    # uneven steps may have this bias by themselves
+    # a quarter of 2⁻²⁴: the spacing of floats doubles at powers of two, so that rounding alone may have this bias
     Distribution("near-one", (lambda rng, shape: (1 + 0.001 * rng.random(shape)).astype(np.float32),), bias=1.5e-8),
     Distribution("phi0.5", (_spread(0.5),)),
     Distribution("phi1", (_spread(1),)),

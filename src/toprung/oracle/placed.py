@@ -20,7 +20,7 @@ def copied(array: NDArray[Any], session: Session) -> Buffer:
 
 
 def fetched(buffer: Buffer, session: Session, shape: int | tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Return the numbers at the beginning of a buffer, as an array of this shape and type."""
+    """Return the beginning of a buffer as an array of this shape and type."""
     array = np.empty(shape, kind)
     session.download(buffer, array)
     return array

@@ -143,8 +143,8 @@ struct Kind {
     Taking* taking;  // null unless TAKEN
     int64_t calls;   // calls that are still LEFT, without Python
     uint64_t used;  // Shard::uses at the last look-up
-    // of a key without its size along an axis: the first that contains a size decides. The verdict is TAKEN once Python has set them
-    // (toprung_cover), and LEFT before
+    // Ranges of a key that leaves out the size along an axis: the first that contains a size decides. The verdict is LEFT until
+    // Python sets them (toprung_cover), then TAKEN.
     std::vector<Range*> ranges = {};
 };
 

@@ -94,7 +94,7 @@ class Entry(CountedEntry):
     fused : True if the product's own launch adds the bias, and computes the activation
     shape : shape of the result
     job : preparation to come or under way; until it is over ``call`` is None
-    like : where its tensors lie, if toprung could compute it; None also for those that the bridge took by a range of sizes
+    like : place of its tensors; None if toprung cannot compute it, or if the bridge took it by a range of sizes
     modules : calls by module, and whether in the backward pass, while ``watching``
     counter : calls that the bridge left to PyTorch since the last ``collect``
     taking : what the bridge takes calls by; None before Python has taken one, or where only Python can
@@ -135,7 +135,7 @@ class Entry(CountedEntry):
 
     @property
     def escalated(self) -> int:
-        """Pieces of such results, of all sizes of its range, that were computed again in plain fp32; waits for the device."""
+        """Pieces of C computed again in plain fp32, for all sizes of the range; waits for the device."""
         left = self.call.receipt() if self.call is not None and self.like is not None and not capturing(self.device) else None
         return left.escalated if left is not None else 0
 
@@ -614,7 +614,7 @@ def theirs(settings: Settings) -> str:
 
 
 def _around(session: Any, operands: Operands, axis: int | None, settings: Settings) -> tuple[Around, ...]:
-    """Call ``around`` in a worker, and begin to load the kernels, each by a thread that is free."""
+    """Call ``around`` in a worker, and have the kernels loaded by threads that are free."""
     found = background.HERE.ask(around, session.device, operands, axis, theirs(settings))
     for source in found[0].sources if found else ():
         background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)

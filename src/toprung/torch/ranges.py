@@ -25,7 +25,7 @@ class Range(NamedTuple):
     ----------
     entry : a product that differs from them in the size alone
     first, last : least and greatest size
-    taken : the calls that compute the products; None where PyTorch's own kernel does
+    taken : range of calls that compute the products; None if PyTorch's own kernel does
     why : reason why PyTorch's own runs
     native : the range in the bridge's memory
     """
@@ -75,7 +75,10 @@ class Kin:
         return Range(entry, made.first, made.last, taken, found.why, native)
 
     def _call(self, operands: Operands, session: Any, found: Around) -> tuple[OnDevice, Operands, Words, Words]:
-        """Return a product with the kernels that were found, its operands, and its plan's words here and in the worker."""
+        """Return a call of the found candidate, its operands, and its plan's words here and in the worker.
+
+        A known call with the same kernels is returned again.
+        """
         for one in self.calls:
             call, _, ours, planned = one
             (known,) = call.executable.selections.values()

@@ -127,7 +127,7 @@ def first_use_candidates(
         mine, others = check_candidates(device, problem, path, selected(device, problem, path), store, machine, plain)
         found += [mine.candidate, *others]
     if not suited or precision not in FASTER:
-        next_ones = ranked(device, desc)[:NEXT] if device.kind == "gpu" and not desc.is_empty else []  # on a CPU it weighs few
+        next_ones = ranked(device, desc)[:NEXT] if device.kind == "gpu" and not desc.is_empty else []  # on a CPU few are weighed
         found += [p.candidate for p in next_ones if p.seconds < math.inf]
     if device.kind == "cpu":  # the arrays may be the host's
         found += host_candidates()

@@ -36,7 +36,7 @@ class CuBLAS(KernelFamily[NoConfig]):
         return cublas.unsupported(device, desc)
 
     def weighed(self, device: Device, desc: Desc, most: int = MOST) -> Iterable[tuple[float, NoConfig]]:
-        # none where nothing is to be multiplied: β·C is ours, unless TF32 is asked for
+        # none where nothing is to be multiplied: our own kernels compute β·C, unless TF32 is asked for
         return [] if desc.is_empty and self.precision != "tf32" else super().weighed(device, desc, most)
 
     def cost(self, device: Device, desc: Desc, config: NoConfig) -> float:

@@ -257,7 +257,10 @@ def share(desc: GemmDesc, units: int) -> float:
 
 
 def seconds_of_group(sizes: NDArray[Any], config: Fp32xConfig, align_a: int, align_b: int, units: int) -> float:
-    """Return the predicted seconds of a group's launch, those of its first block; ``sizes``: ``cost_model.group_sizes``."""
+    """Return the predicted seconds of a group's launch: those of its first block.
+
+    ``sizes``: as ``cost_model.group_sizes`` returns them.
+    """
     (M, N, K), (chunk, tile) = sizes, times(align_a, align_b)[config.CONSUMERS, config.BN]
     depths, _ = cost_model.first_block(sizes, config, units)
     work = float((-(-depths // K_BLOCK) * chunk).sum()) + tile * (1 + FLIGHT.again * (len(depths) - 1))
@@ -330,5 +333,5 @@ def total(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
 
 
 def alone(desc: GemmDesc, config: Fp32xConfig, units: int) -> tuple[float, int]:
-    """Return the predicted seconds of one configuration on the device, and its launches, as ``weigh`` does."""
+    """Return a configuration's predicted seconds on the device and number of launches, as ``weigh`` does."""
     return weigh(desc, units, [(config, config.k_parts)])[0]

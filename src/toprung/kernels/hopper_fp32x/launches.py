@@ -162,7 +162,7 @@ class Fp32xLaunches(Launches):
                 words = Address(FLAGS) if claims else np.uint64(0)
                 of_b = terms_map(terms_b[0], rows_b, depth_b, config.BN)
                 arguments += (terms_b[1], i(desc.N if desc.stride_b else 0), terms_b[0], words, of_b)
-        # a cluster for each tile where K is sliced; else as many blocks as run at once, each with tiles in turn
+        # a cluster for each tile if K is sliced; else the blocks that run at once, each of which takes several tiles
         count, units = block_count(desc, config) * parts * config.SLICES, session.device.compute_units
         grid = count if config.SLICES > 1 else min(count, units if both else config.resident * units)
         arguments = (Address(A), Address(B), *arguments)

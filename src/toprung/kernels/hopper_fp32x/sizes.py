@@ -14,7 +14,7 @@ ROW_BYTES = 8
 SHALLOWEST, SHORTEST = 64, 256
 """The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
 DEEPEST_IN_FLIGHT = 1 << 20
-"""Largest K in flight: a tile's k-blocks are counted with 31 bits."""
+"""Largest K of kernels that split in flight: they count a tile's k-blocks with 31 bits."""
 
 
 def width(K: int) -> int:

@@ -20,7 +20,7 @@ CHAIN, SHORT_CHAIN = 512, 280
 The shorter one is for tiles that leave SMs without one, where cuBLAS cuts sums into as many as seven."""
 
 LARGEST_STEP = 32
-"""Most K in a stage and most stages of the ring. More is not built."""
+"""Largest BK, and largest number of stages of the ring, for which the kernel is built."""
 
 
 def ring(tile: Tile) -> int:

@@ -69,7 +69,7 @@ class Plain(RecordFamily[TileConfig]):
 
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         (rows, cols, depth), _ = super().test_problem(desc, config)
-        return (100 if desc.is_vector else rows, cols, depth), config  # of a vector more than a work-group has
+        return (100 if desc.is_vector else rows, cols, depth), config  # a vector with more rows than a work-group
 
 
 FAMILY = Plain()

@@ -126,7 +126,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
         config, blocks, piece = launched(session.device, desc, config), -(-s.length // tile.BM), iteration_depth(tile)
         if self.meet and (whole := whole_slices(s.depth, piece, slices)) != slices:
-            raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
+            raise LaunchError(f"{desc}: K divides into {whole} slices of whole iterations, but a cluster has {slices} blocks")
         if blocks * c.batch > MOST_GROUPS:
             raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         if slices > 1 and not self.meet:

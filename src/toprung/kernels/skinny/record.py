@@ -81,7 +81,7 @@ COLUMNS = LibraryKernel(
 
 
 def cluster_bytes(record: LibraryKernel, tile: Tile, slices: int) -> int:
-    """Return the bytes of local memory of a block in a cluster: the kernel's own, and sums of the other blocks."""
+    """Return the bytes of local memory of a block in a cluster: the kernel's own, and the others' sums."""
     return record.local_bytes(tile) + 4 * (SMALL[-1] * tile.BM + slices)
 
 

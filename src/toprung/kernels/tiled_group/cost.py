@@ -47,7 +47,10 @@ def share(device: Device, desc: GemmDesc) -> float:
 
 
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
-    """Return the predicted cycles of a launch, those of its first block; ``sizes``: ``cost_model.group_sizes``."""
+    """Return the predicted cycles of a group's launch: those of its first block.
+
+    ``sizes``: as ``cost_model.group_sizes`` returns them.
+    """
     (M, N, K), (depths, last) = sizes, cost_model.first_block(sizes, block, device.compute_units)
     steps, left = -(-depths // block.BK), min(block.resident, math.ceil(last / device.compute_units))
     (step, tile), (last_step, last_tile) = (tile_cycles(device, block, n) for n in (block.resident, left))

@@ -14,7 +14,7 @@ Stacks = tuple[F32, F32, F32]
 
 
 class OnHost(BoundCompetitor):
-    """``bind`` makes, from the backing array of an output, what computes into it."""
+    """A competitor on the host; ``bind`` returns a function that computes into an output's backing array."""
 
     def __init__(self, operands: Operands, bind: Callable[[F32], Callable[[], object]]) -> None:
         self.clock, self._old = HostClock(), operands.flat[operands.problem.output.name]
@@ -32,7 +32,7 @@ class OnHost(BoundCompetitor):
 
 
 class BoundOnHost(OnHost):
-    """``bind`` makes, from views of the operands, what computes the product into C's."""
+    """A matrix product on the host; ``bind`` returns a function of operands' views that computes into C."""
 
     def __init__(self, operands: Operands, problem: Gemm, bind: Callable[[Stacks], Callable[[], object]]) -> None:
         out = problem.output

@@ -311,9 +311,9 @@ def resident(work: KernelWork, figures: Figures) -> int | None:
 
 
 def _per_sm(work: KernelWork, figures: Figures, name: str, each: float, what: str, of: str | float, unit: str) -> Level:
-    """A level of which every multiprocessor has its own: ``each`` for one multiply-add of one thread.
+    """Return the level of a resource that each SM has for itself.
 
-    ``of``: how many there are in a clock, or the name of the figure.
+    ``each``: units that one multiply-add of one thread takes. ``of``: units per clock and SM, or the name of that figure.
     """
     sms, clock = figures.sms, figures.clock_mhz
     per_clock = getattr(figures, of) if isinstance(of, str) else of

@@ -196,7 +196,7 @@ def analyse(
     threads: float | Unknown = blocks if isinstance(blocks, Unknown) else blocks * plan.threads
     taken = threads if isinstance(threads, Unknown) else no_registers if R is None else threads * R
     words = blocks if isinstance(blocks, Unknown) else blocks * plan.shared_words
-    issue_clocks = None if of.ffma_lanes is None else WARP / of.ffma_lanes  # of a warp's multiply-add
+    issue_clocks = None if of.ffma_lanes is None else WARP / of.ffma_lanes  # clocks per multiply-add of a warp
     measured = mix_throughput(of, plan.width) if throughput is None else throughput
     factor, low = 32 / plan.width, min(plan.TM, plan.TN)  # loads for each float of an operand: 1, 1/2, 1/4
     P_mem, P_SM = p_mem(of, plan), p_sm(of, plan, measured)

@@ -200,7 +200,10 @@ class Finding:
 
 
 class Queues(HostClock):
-    """The host's clock, read when several queues are empty; it holds none, for each would need a gate of its own."""
+    """The host's clock, read when several queues are empty.
+
+    It holds no queue back: each would need a gate of its own.
+    """
 
     def __init__(self, queues: Sequence[Session]) -> None:
         self._queues = queues

@@ -159,7 +159,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Name of the competitor, and variant."""
+        """Name of the competitor, with its variant."""
         return f"{self.who.name} {self.variant}".rstrip()
 
     @property

@@ -31,16 +31,16 @@ SOURCES = (".cl", ".cu", ".cuh", ".wgsl")
 """Suffixes of kernel sources and of what they include."""
 
 GIT_SECONDS = 60.0
-"""Seconds that git may take: it reads the clone, maybe from a network."""
+"""Seconds that git may take: the clone may be on a network drive."""
 
 
 @functools.cache
 def source() -> dict[str, str]:
-    """Return what identifies the code: its commit, and ``src``, git's hash of that folder, which survives a rebase.
+    """Return the identity of the code: ``commit``, and ``src``, git's hash of that folder.
 
-    The commit has ``+`` behind it if files have changed since. It is "unknown" outside a clone, or where git does not end, unless
-    ``TOPRUNG_COMMIT`` says it.
-    ``src`` is of the files as they are: it is in the history (``git rev-parse COMMIT:src``) if they were committed so.
+    The commit has ``+`` behind it if files have changed since. ``TOPRUNG_COMMIT`` overrides it. It is "unknown" outside a clone, or
+    if git takes longer than ``GIT_SECONDS``. ``src`` is the hash of the files as they are now, and survives a rebase. If they were
+    committed so, the history has it (``git rev-parse COMMIT:src``).
     """
     commit = os.environ.get("TOPRUNG_COMMIT", "")
     with suppress(OSError, subprocess.CalledProcessError):

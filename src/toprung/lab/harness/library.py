@@ -98,7 +98,7 @@ class Matmul:
         return ""
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        # wrap the operands, and compute the product once, so that it is decided what runs
+        # wrap the operands, and compute the product once, so that selection is over
         problem = placed.operands.problem
         if not isinstance(problem, Gemm) or problem.alpha != 1 or problem.beta != 0:
             raise Unsupported("toprung.matmul takes part in matrix products with α = 1 and β = 0 only")
@@ -115,7 +115,7 @@ class Matmul:
         return bound
 
     def describe(self, device: Device) -> dict[str, Any]:
-        # the arrays, and what the receipt says of the problem prepared last
+        # the arrays, and the receipt's entries, of the problem prepared last
         receipt = self._receipt
         return {
             "kind": "library", "name": self.name, "number": 0, "idea": self.title, "variant": "", "arrays": self._arrays,
