@@ -444,6 +444,20 @@ executor_of(backends.session_for(backends.find(sys.argv[1]))).product(GemmDesc(6
     assert "by the cost model" in left.why and any("did not end" in why for _, why in left.passed_over)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_entry_that_is_being_verified_is_not_wrong(
+    asked: bool, device: Device, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor to another thread of the process that verifies it, nor to a process that selects for that one."""
+    stored.add(one := entry(device, Gemm(64, 64, 64), source="an older text"))
+    desc = GemmDesc(64, 64, 64, align_a=4, align_b=4, align_c=4)
+    other = tuned.TunedStore()
+    with tuned.HERE.verifying(one, device):
+        assert select(device, desc, True, "fp32", other).unproven is None  # any other process leaves it alone
+        monkeypatch.setattr(other, "verifies", False)
+        assert select(device, desc, True, "fp32", tuned.HERE if asked else other).unproven == one
+
+
 def test_what_the_device_refuses_now_may_be_right_later(session: Session, stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     stored.add(entry(session.device, Gemm(64, 64, 64), source="an older text"))
 

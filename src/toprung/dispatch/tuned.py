@@ -43,6 +43,9 @@ NEIGHBOURS = SimpleNamespace(**cost_model.fitted("selection")["neighbours"])
 OLDER = ", with an older source of the kernel"
 """Words of a receipt for samples of a kernel whose source has changed since."""
 
+NOT_ENDED = "its verification did not end"
+"""What the store says against an entry from the beginning of its verification to the end."""
+
 SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
 
@@ -145,6 +148,8 @@ class TunedStore:
     def __init__(self) -> None:
         self._known: dict[Device, Known] = {}
         self.proofs: dict[tuple[str, Machine, str], str] = {}
+        self.verifies = True  # False in a process that selects for another one
+        self._begun: set[str] = set()
         self._warned: set[str] = set()
         self._lock = forks.renewed(threading.RLock())
 
@@ -175,7 +180,7 @@ class TunedStore:
     def forget(self) -> None:
         """Forget what was read and proved in this process."""
         with self._lock:
-            for one in (self._known, self.proofs, self._warned):
+            for one in (self._known, self.proofs, self._warned, self._begun):
                 one.clear()
 
     def _read(self, machine: Machine, store: Store, stamp: object) -> Known:
@@ -220,6 +225,10 @@ class TunedStore:
         """Return True if an entry has been verified on this machine with its family's sources as they are now."""
         return (entry.id, stores.Machine.of(device), version(entry.kernel, device.backend)) in self.proofs
 
+    def is_open(self, entry: Entry) -> bool:
+        """Return True if a verification that did not end is this process's, or may be that of the process it selects for."""
+        return entry.id in self._begun or not self.verifies
+
     @contextmanager
     def verifying(self, entry: Entry, device: Device) -> Iterator[list[str]]:
         """Have an entry verified in the block, which puts what is wrong into the list; remember it, here and in the store.
@@ -227,9 +236,8 @@ class TunedStore:
         The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device
         refused just now (memory, a launch) counts in this process alone.
         """
-        proof = stores.Proof(
-            entry.id, stores.Machine.of(device), version(entry.kernel, device.backend), "its verification did not end"
-        )
+        proof = stores.Proof(entry.id, stores.Machine.of(device), version(entry.kernel, device.backend), NOT_ENDED)
+        self._begun.add(entry.id)
         kept = self._keep(stores.Store.default().prove, proof)
         found: list[str] = []
         try:
@@ -419,6 +427,8 @@ class Lookup:
         if stale:
             source = version(one.kernel, self.device.backend)
             proved = self._store.proofs.get((entry.id, self.known.machine, source), self.known.proofs.get((entry.id, source)))
+            if proved == NOT_ENDED and self._store.is_open(entry):
+                proved = None
             message, stale = proved or "", proved is None
         if message:
             return f"wrong with this driver and kernel: {message}"
