@@ -635,8 +635,8 @@ def _prepare(entry: Entry, settings: Settings) -> None:
             session = session_at(a.operand.home, a.operand.queue)
             for found in _around(session, entry.operands, None, settings):
                 if found.selection.unproven is None:
-                    call = None if found.why else entry.operands.call(session, found.fused, found.selection)
-                    entry.fused, entry.why, entry.call = found.fused, found.why, call  # the call last: from then on it is used
+                    made = None if found.why else entry.operands.call(session, found.fused, found.selection)
+                    entry.fused, entry.why, entry.call = found.fused, found.why, made  # the call last: from then on it is used
                     return
         call = decided(1.0, a, b, beta, c, how)
         why = slower(call, theirs(settings)) if theirs(settings) else ""
