@@ -209,6 +209,27 @@ def threads_lose_no_product_while_ranges_come_and_go() -> None:
     assert products._covering == {}
 
 
+def ranges_passed_on_while_others_are_forgotten_stay() -> None:
+    make = lambda n: torch.mm(W[n], B[:, :72])  # noqa: E731
+    prepared(make, 600, 610, 620)
+    its = products.now
+    assert its is not None
+    (kin,) = (one for one in its.kin.values() if one.ranges)
+    forget, other = its.state.forget, threading.Thread(target=its.cover, args=(kin,))
+
+    def meanwhile() -> None:
+        forget()
+        other.start()
+        other.join(0.2)
+
+    its.state.forget = meanwhile  # type: ignore[method-assign]
+    its.collect(forget=True)
+    its.state.forget = forget  # type: ignore[method-assign]
+    other.join()
+    assert {ctypes.addressof(one.native) for one in kin.ranges} <= products._covering.keys()
+    make(611)
+
+
 def many_sizes_hold_nothing() -> None:
     before = 0
     for step in range(1, 7):

@@ -276,11 +276,11 @@ class Products(CountedProducts[Entry]):
         native = bridge.library()
         if native is None:
             return
-        settled = self._settled
-        if forget:
-            self._settled = set()  # before the verdicts are unknown: what is settled from then on must be found here
-            self.state.forget()
-        with _building:
+        with _building:  # a range that another thread passes to the bridge after ``State.forget`` is in use, however idle
+            settled = self._settled
+            if forget:
+                self._settled = set()  # before the verdicts are unknown: what is settled from then on must be found here
+                self.state.forget()
             idle = [at for at, (its, one) in _covering.items() if forget and its is self and bridge.is_idle(one.native)]
             for at, size, count in bridge.counted():
                 its, one = _covering[at]
