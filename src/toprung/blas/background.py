@@ -47,7 +47,7 @@ WORKER = """
 import contextlib, os, pickle, sys
 getattr(os, "nice", abs)(10)
 sys.path[:] = pickle.load(sys.stdin.buffer)
-with contextlib.suppress(Exception):  # what selecting and compiling need, before a product asks
+with contextlib.suppress(Exception):  # import what selecting and compiling need before a product waits for them
     import toprung.blas.ranges
     from toprung.backends import nvrtc
     from toprung.dispatch import tuned
@@ -216,7 +216,7 @@ class Background:
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
             worker.kill()
             worker = None
-        except BaseException:  # what is left of the answer must not be the next one's
+        except BaseException:  # the rest of this answer must not become the next one's
             if worker is not None:
                 worker.kill()
                 worker = None

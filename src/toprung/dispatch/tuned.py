@@ -44,7 +44,7 @@ OLDER = ", with an older source of the kernel"
 """Words of a receipt for samples of a kernel whose source has changed since."""
 
 NOT_ENDED = "its verification did not end"
-"""What the store says against an entry from the beginning of its verification to the end."""
+"""Message that the store has of an entry while it is being verified."""
 
 SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
