@@ -72,11 +72,13 @@ def predicted(result: dict[str, Any], panel_bytes: int | None = None) -> float:
 class Bench:
     """Products of two square DTensors, both sharded by rows, on all ranks."""
 
-    def __init__(self, precision: str, own: bool, repeats: int, panel_bytes: int | None) -> None:
+    def __init__(self, device: str, precision: str, own: bool, repeats: int, panel_bytes: int | None) -> None:
         self.how: dict[str, Any] = {"precision": precision, "own": own}
         self.repeats, self.panel_bytes = repeats, panel_bytes
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-        if self.device.type == "cuda":
+        self.device = torch.device(device)
+        if device == "cuda":
+            local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))  # other launchers than torchrun may set RANK alone
+            self.device = torch.device("cuda", local % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # NVLink's multicast
             torch.backends.cuda.matmul.fp32_precision = "ieee"
@@ -177,7 +179,7 @@ class Bench:
 
 def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Check and time products; return the measurements, and print them on the first rank."""
-    one = Bench(options.precision, options.own, options.repeats, options.panel_bytes)
+    one = Bench(options.device, options.precision, options.own, options.repeats, options.panel_bytes)
     first = dist.get_rank() == 0
     results = []
     meshes = [(one.ranks,)] + ([(2, one.ranks // 2)] if one.ranks > 2 and one.ranks % 2 == 0 else [])
@@ -214,6 +216,7 @@ def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = 
     parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
     parser.add_argument("command", choices=["bench"], help="check and time products, in each process of torchrun")
     parser.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
     parser.add_argument("--precision", default="auto", help="as for toprung.matmul")
     parser.add_argument("--own", action="store_true", help="run toprung's kernels alone")
     parser.add_argument(
