@@ -21,6 +21,22 @@ from toprung.distributed.__main__ import main, predicted
 from toprung.lab.harness.environment import environment
 from toprung.paths import deliver
 
+
+def stored(path: Path, words: list[str]) -> int:
+    """Run the bench, and add its measurements as a run to a file after each size; return the exit status."""
+    runs = json.loads(path.read_text()) if path.exists() else []
+    results: list[dict[str, Any]] = []
+
+    def store(result: dict[str, Any]) -> None:
+        results.append(result)
+        if dist.get_rank() == 0:
+            nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+            said = {**environment(backends.find()), "torch": torch.__version__, "nccl": nccl}
+            deliver(path, (json.dumps([*runs, {"environment": said, "results": results}], indent=1) + "\n").encode())
+
+    return main(["bench", *words], store)
+
+
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     if sys.argv[2:] == ["--predict"]:
@@ -29,12 +45,6 @@ if __name__ == "__main__":
             one["predicted"] = predicted(one)
         deliver(path, (json.dumps(runs, indent=1) + "\n").encode())
         sys.exit()
-    found: list[dict[str, Any]] = []
-    status = main(["bench", *sys.argv[2:]], found)
-    if dist.get_rank() == 0:
-        nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
-        said = {**environment(backends.find()), "torch": torch.__version__, "nccl": nccl}
-        runs = json.loads(path.read_text()) if path.exists() else []
-        deliver(path, (json.dumps([*runs, {"environment": said, "results": found}], indent=1) + "\n").encode())
+    status = stored(path, sys.argv[2:])
     dist.destroy_process_group()
     sys.exit(status)

@@ -169,7 +169,7 @@ def bench(mesh: Any) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     os.environ["RANK"] = str(torch.distributed.get_rank())
     words = ["--device", "cpu", "--sizes", "65,1", "--repeats", "1", "--panel-bytes", "8000", "--also", "5000"]
-    return {"status": program.main(["bench", "--own", "--no-check", *words], found), "results": found}
+    return {"status": program.main(["bench", "--own", "--no-check", *words], found.append), "results": found}
 
 
 CHECKS = {
@@ -358,14 +358,22 @@ def test_ranks_read_from_each_other_only_if_all_can_and_are_on_one_host(monkeypa
     from toprung.distributed import peers as module
 
     peers = module.Peers(torch.device("cpu"), {"B": torch.ones(2, 2)})
-    here, there = (json.dumps({"host": host, "device": 0}) for host in ("here", "there"))
-    assert not peers.accept({0: here, 1: ""}) and not peers.accept({0: here, 1: there})
-    assert not peers.accept({0: "", 1: ""}) and peers.accept({0: here})
+    here, there = (json.dumps({"host": host, "device": 0, "freed": []}) for host in ("here", "there"))
+    monkeypatch.setattr(module, "_offered", {"kept": (1, 7), "gone": (2, 8)})
+    monkeypatch.setattr(module, "_identity", {1: 7, 2: 9}.get)
+    unread = peers.offer(reads=False)  # also says what is freed, as in a product whose panels NCCL sends
+    assert json.loads(unread) == {"freed": ["gone"]} and list(module._offered) == ["kept"]
+    assert not peers.accept({0: here, 1: unread}) and not peers.accept({0: here, 1: there})
+    assert not peers.accept({0: unread, 1: unread}) and peers.accept({0: here})
     closed: list[Any] = []
     monkeypatch.setattr(module, "_driver", lambda name, *given: closed.append((name, *given)))
-    monkeypatch.setattr(module, "opened", {"first": (None, 1), "second": (None, 2)})
-    assert peers.accept({1: json.dumps({"host": "here", "device": 0, "freed": ["second", "third"]})})
-    assert list(module.opened) == ["first"] and ("cuIpcCloseMemHandle", 2) in closed
+    for reads in (True, False):
+        monkeypatch.setattr(module, "opened", {"first": (None, 1), "second": (None, 2)})
+        peers = module.Peers(torch.device("cpu"), {})
+        offer = json.loads(here if reads else unread) | {"freed": ["second", "third"]}
+        assert peers.accept({1: json.dumps(offer)}) is reads
+        assert list(module.opened) == ["first"] and ("cuIpcCloseMemHandle", 2) in closed
+        closed.clear()
 
 
 def test_two_ranks_hold_one_panel_and_multiply_their_own_where_it_is() -> None:

@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -177,11 +177,10 @@ class Bench:
         return result | {"predicted": predicted(result, self.panel_bytes)}
 
 
-def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Check and time products; return the measurements, and print them on the first rank."""
+def bench(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Check and time products; print the measurements on the first rank, and yield them."""
     one = Bench(options.device, options.precision, options.own, options.repeats, options.panel_bytes)
     first = dist.get_rank() == 0
-    results = []
     meshes = [(one.ranks,)] + ([(2, one.ranks // 2)] if one.ranks > 2 and one.ranks % 2 == 0 else [])
     for shape in meshes if options.check else ():
         mesh = init_device_mesh(one.device.type, shape)
@@ -190,7 +189,6 @@ def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
             print(f"{count} placements on {' x '.join(map(str, shape))}: largest error {worst:.1e}", flush=True)
     for size in options.sizes:
         result = one.size(size, options.also)
-        results.append(result)
         if first:
             rate = 2e-12 * size**3
             times = {
@@ -203,7 +201,7 @@ def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
                 print(f"  {name:30} {seconds * 1e3:10.3f} ms {rate / seconds:9.3f} TFLOP/s {share:6.1%} of local")
             sent = f"{result['bytes']:,} bytes received at {result['link'] / 1e9:.1f} GB/s, {result['overlap']:.0%} overlapped"
             print(f"  {sent}; {result['memory']:,} bytes of scratch; error {result['error']:.2f} of what is allowed", flush=True)
-    return results
+        yield result
 
 
 def numbers(text: str) -> list[int]:
@@ -211,8 +209,8 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = None) -> int:
-    """Run a command; return the exit status, and add what was measured to a list."""
+def main(given: list[str] | None = None, store: Callable[[dict[str, Any]], object] = lambda result: None) -> int:
+    """Run a command; call a function with the measurements of each size as they come, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m toprung.distributed", description="Products of matrices on several devices.")
     parser.add_argument("command", choices=["bench"], help="check and time products, in each process of torchrun")
     parser.add_argument("--sizes", type=numbers, default=[16384, 32768, 65536])
@@ -228,14 +226,15 @@ def main(given: list[str] | None = None, results: list[dict[str, Any]] | None = 
     options = parser.parse_args(given)
     if "RANK" not in os.environ:
         parser.error("bench runs in several processes: torchrun --nproc-per-node 2 -m toprung.distributed bench")
+    status = 0
     try:
-        found = bench(options)
+        for result in bench(options):
+            store(result)
+            status |= any(not one["error"] <= 1 for one in (result, *result["panel_bytes"].values()))
     except ToprungError as error:
         print(error, file=sys.stderr)
         return 1
-    if results is not None:
-        results += found
-    return int(any(not one["error"] <= 1 for result in found for one in (result, *result["panel_bytes"].values())))
+    return status
 
 
 if __name__ == "__main__":

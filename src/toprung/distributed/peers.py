@@ -94,36 +94,31 @@ class Peers:
         self.device, self.shards = device, shards
         self.offers: dict[int, dict[str, Any]] = {}
 
-    def offer(self) -> str:
-        """Return what other ranks need to read the shards, as JSON; empty if they cannot."""
-        offered: dict[str, Any] = {"host": socket.gethostname(), "device": self.device.index}
-        try:
-            for name in ("ready", "done"):
-                offered[name] = _event(name, self.device).ipc_handle().hex()
-            for name, shard in self.shards.items():
-                if not shard.is_contiguous():
-                    return ""
-                if shard.numel():
+    def offer(self, reads: bool) -> str:
+        """Return as JSON what this rank has freed, and what others need to read its shards, if they are to and it can be."""
+        freed = [handle for handle, (base, identity) in _offered.items() if _identity(base) != identity]
+        for handle in freed:
+            del _offered[handle]
+        offered: dict[str, Any] = {"freed": freed}
+        if reads and all(shard.is_contiguous() for shard in self.shards.values()):
+            with contextlib.suppress(Unsupported, ImportError, RuntimeError):  # memory of another kind, as expandable segments
+                found = {name: _event(name, self.device).ipc_handle().hex() for name in ("ready", "done")}
+                for name, shard in ((name, shard) for name, shard in self.shards.items() if shard.numel()):
                     base, _ = _driver("cuMemGetAddressRange", shard.data_ptr())
                     handle = ctypes.string_at(_driver("cuIpcGetMemHandle", base).getPtr(), HANDLE).hex()
-                    offered[name] = [handle, shard.data_ptr() - int(base)]
+                    found[name] = [handle, shard.data_ptr() - int(base)]
                     _offered[handle] = int(base), _identity(base)
-            offered["freed"] = [handle for handle, (base, identity) in _offered.items() if _identity(base) != identity]
-            for handle in offered["freed"]:
-                del _offered[handle]
-        except (Unsupported, ImportError, RuntimeError):  # memory of another kind, such as expandable segments
-            return ""
+                offered |= {"host": socket.gethostname(), "device": self.device.index, **found}
         return json.dumps(offered)
 
     def accept(self, offers: Mapping[int, str]) -> bool:
-        """Return True if each rank can read the others' shards, alike on all ranks."""
-        if not all(offers.values()):
-            return False
+        """Close what other ranks have freed; return True if each rank can read the others' shards, alike on all ranks."""
         found = {rank: json.loads(offer) for rank, offer in offers.items()}
-        devices, hosts = ([one[key] for one in found.values()] for key in ("device", "host"))
-        if len(set(hosts)) == 1 and all(itertools.starmap(torch.cuda.can_device_access_peer, itertools.permutations(devices, 2))):
+        close(handle for one in found.values() for handle in one["freed"])
+        hosts = {one.get("host") for one in found.values()}
+        pairs = itertools.permutations([one.get("device") for one in found.values()], 2)
+        if len(hosts) == 1 and None not in hosts and all(itertools.starmap(torch.cuda.can_device_access_peer, pairs)):
             self.offers = found
-        close(handle for one in found.values() for handle in one.get("freed", ()))
         return bool(self.offers)
 
     def wait(self, name: str) -> None:

@@ -348,13 +348,13 @@ class Product:
             # the device multiplies what needs no other rank while the host agrees with them
             at_once = ready is not None and as_given("AB")
             early = at_once and last >= 0 and not any(self._received(x, 0) for x in self.fetched)
-            reads = at_once and self.fetched and not self.staged and all(map(schedule.in_place, self.fetched))
+            reads = at_once and bool(self.fetched) and not self.staged and all(map(schedule.in_place, self.fetched))
             if reads:
                 self.peers.record("ready", torch.cuda.current_stream())
             if early:
                 park()
                 multiply(0)
-            if self.peers.accept(self.agreement.reach(text, self.peers.offer() if reads else "")):
+            if self.peers.accept(self.agreement.reach(text, self.peers.offer(reads))):
                 with torch.cuda.stream(lane.stream):
                     self.peers.wait("ready")
             if not early:
