@@ -56,7 +56,7 @@ from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
 from toprung.kernels.base import SearchedFamily, candidates
-from toprung.kernels.build import is_kept
+from toprung.kernels.build import is_kept, sources_of
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.registry import family
@@ -595,7 +595,7 @@ def main() -> int:
     for product in products:
         for word in (w for w in options.candidates.split(",") if w and w != "default"):
             for _, one in configured(device, product.desc(), word, options.precision):
-                sources += one.family.sources(device, product.desc(), one.config)
+                sources += sources_of(one.family, device, product.desc(), one.config)
     compile_all(session, sources)
     what = f"python benchmarks/candidates.py results/{device.slug}/{options.out.name} --shapes {options.shapes}"
     what += f" --candidates {options.candidates} --peers {options.peers} --data {options.data} --precision {options.precision}"

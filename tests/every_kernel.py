@@ -8,6 +8,7 @@ from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels.base import candidates
+from toprung.kernels.build import sources_of
 from toprung.kernels.record import kernel_source
 from toprung.kernels.registry import families
 from toprung.lab.rung import ladder, ladder_names
@@ -43,7 +44,7 @@ def main() -> None:
                 continue
             best = sorted(candidates(family, H200, desc), key=lambda config: family.cost(H200, desc, config))[:2]
             for config in best:
-                for source in family.sources(H200, desc, config):
+                for source in sources_of(family, H200, desc, config):
                     if str(source) in compiled:
                         continue
                     compiled.add(str(source))

@@ -7,12 +7,31 @@ from typing import Any
 
 import pytest
 
-from test_fused_epilogue import WAYS, of_fp32x, of_sgemm
+import golden
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.build import is_kept, keep
+from toprung.kernels.base import KernelFamily, candidates
+from toprung.kernels.build import is_kept, keep, sources_of
+from toprung.kernels.hopper_fp32x.family import INFLIGHT, PRESPLIT
+from toprung.kernels.registry import families
 from toprung.tune import compiler
+
+
+class Compiling(golden.Recorder):
+    """A session that notes what is compiled."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self.asked: list[Source] = []
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def compile(self, source: Source) -> bytes:
+        self.asked.append(source)
+        return super().compile(source)
+
 
 LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
 
@@ -24,32 +43,28 @@ def desc_of(a: bool, b: bool, n: int = 96, **more: Any) -> GemmDesc:
     )  # fmt: skip
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
-    """The sources that launches ask kernels of; nothing is compiled."""
-    found: list[Source] = []
-    for module in (of_fp32x, of_sgemm):
-        monkeypatch.setattr(module, "kernel_of", lambda session, source: found.append(source) or source)
-    return found
+H200 = golden.devices()["h200-cuda"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("columns", [96, 97])
-def test_launches_ask_for_what_was_compiled_ahead(
-    asked: list[Source], tmp_path: Path, way: str, layout: tuple[bool, bool], columns: int
-) -> None:
-    family, config, folder_of = WAYS[way]
-    folder: Any = folder_of(tmp_path, units=2)
-    desc = desc_of(*layout, columns)
-    family.compile(folder, desc, config)
-    assert asked and asked == family.sources(folder.device, desc, config)
+@pytest.mark.parametrize("one", [f for f in families() if f.memory == "device" and f.name != "cublas_half"], ids=lambda f: f.name)
+def test_what_a_launch_compiles_is_known_beforehand(one: KernelFamily) -> None:
+    for desc in (desc_of(*layout, n, beta_zero=zero) for layout in LAYOUTS for n in (16, 96, 97, 1024) for zero in (True, False)):
+        for config in () if one.supports(H200, desc) else candidates(one, H200, desc)[:3]:
+            session: Any = Compiling(H200)
+            one.compile(session, desc, config)
+            assert session.asked == sources_of(one, H200, desc, config), config
+            assert bool(session.asked) == one.own
 
 
-def test_what_lies_otherwise_is_another_source(asked: list[Source], tmp_path: Path) -> None:
-    family, config, folder_of = WAYS["in flight"]
-    device = folder_of(tmp_path, units=2).device
-    made = [family.sources(device, desc_of(*layout), config)[0].defines for layout in LAYOUTS]
+def test_b_that_the_product_splits_itself_has_no_pass() -> None:
+    desc = golden.gemm(4096, 256, 7168, "NT")
+    assert [s.kernel for s in sources_of(PRESPLIT, H200, desc, candidates(PRESPLIT, H200, desc)[0])] == ["inflight"]
+    across = golden.gemm(4096, 256, 7168)
+    assert [s.kernel for s in sources_of(PRESPLIT, H200, across, candidates(PRESPLIT, H200, across)[0])] == ["inflight", "split"]
+
+
+def test_what_lies_otherwise_is_another_source() -> None:
+    made = [sources_of(INFLIGHT, H200, desc_of(*layout), INFLIGHT.config)[0].defines for layout in LAYOUTS]
     assert len({str(sorted(one.items())) for one in made}) == 4
 
 

@@ -29,6 +29,7 @@ from toprung.execute.verify import small_problem
 from toprung.gemm.desc import GemmDesc, GemvDesc, described
 from toprung.kernels import registry
 from toprung.kernels.base import FieldsConfig, KernelConfig, KernelFamily, SearchedFamily, candidates, parameter
+from toprung.kernels.build import sources_of
 from toprung.kernels.hopper_fp32x.family import INFLIGHT
 from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
@@ -282,7 +283,7 @@ def test_points_of_a_space_are_configurations_and_back(one: SearchedFamily) -> N
         if made is not None:
             assert one.decode(**made.encode()) == made
             assert one.at(device, desc, one.point(made)) == made
-            assert one.sources(device, desc, made)
+            assert sources_of(one, device, desc, made)
             rows, cols, depth = one.test_problem(desc, made)[0]
             assert 0 < rows * cols * depth < 1e9
 

@@ -36,7 +36,6 @@ from toprung.kernels.hopper_fp32x.cost import most_slices, product_times
 from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
-from toprung.kernels.hopper_fp32x.sources import product_source
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
@@ -103,8 +102,6 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
-    source = FP32X.sources(H200, GemmDesc(512, 512, 512, align_c=4), config := Fp32xConfig(CONSUMERS=1, STAGES=8))[0]
-    assert source.defines == product_source(config).defines
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import forks
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
@@ -405,13 +405,6 @@ class KernelFamily(ABC, Generic[Config]):
         """
         tile: Tile = config.tile  # type: ignore[attr-defined]
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
-
-    def sources(self, device: Device, desc: OwnDesc, config: Config) -> list[Source]:
-        """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing.
-
-        The first takes longest.
-        """
-        return []
 
     def __repr__(self) -> str:
         return f"<kernel family {self.name}>"

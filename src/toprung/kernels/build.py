@@ -17,14 +17,17 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Kernel, Resources, Session, Source
+from toprung.device import Device
 from toprung.errors import BuildError, LaunchError
 from toprung.forks import renewed
-from toprung.kernels.base import Switches
+from toprung.gemm.desc import Desc
+from toprung.kernels.base import KernelFamily, Switches
 from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, kernel_source
 from toprung.paths import cache_dir, publish_cached
 from toprung.tile import Tile
@@ -143,6 +146,30 @@ def _contents(pack: Path) -> tuple[Mapping[str, list[tuple[int, int]]], int]:
     """Return a pack's places by key, each an offset and a size, and where the first begins."""
     with pack.open("rb") as file:
         return json.loads(file.readline()), file.tell()
+
+
+class _Dry(SimpleNamespace):
+    """A session without a device, on which nothing is allocated or kept."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def sources_of(family: KernelFamily, device: Device, desc: Desc, config: Any) -> list[Source]:
+    """Return what a family's ``compile`` compiles for a product, the product's kernel first, so that others can do it before.
+
+    Raises
+    ------
+    IllegalTile, LaunchError, Unsupported
+        the family has no launches of this configuration on such a device
+    """
+    found, memory = list[Source](), SimpleNamespace(handle=0)
+    memory.part = lambda offset, nbytes: memory
+    session: Any = _Dry(
+        device=device, fingerprint=lambda: "", compile=found.append, load=lambda binary, source: source,
+        allocate=lambda nbytes: memory, upload=lambda buffer, array: None,
+    )  # fmt: skip
+    family.compile(session, desc, config)
+    return found
 
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:

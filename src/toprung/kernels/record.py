@@ -14,7 +14,6 @@ from toprung import backends
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.device import Device
 from toprung.errors import BadCubin, BadRung, IllegalTile, SwitchRefused, UnknownName
-from toprung.gemm.desc import Desc
 from toprung.kernels.base import SearchedFamily, Switches, TileConfig
 from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
@@ -255,13 +254,6 @@ class RecordFamily(SearchedFamily[Tiles]):
 
     def texts(self, backend: str) -> Iterable[str]:
         return [backends.prelude(backend), *(record.text() for record in self.records)]
-
-    def sources(self, device: Device, desc: Desc, config: Tiles) -> list[Source]:
-        return [self.source(device, config)]
-
-    def source(self, device: Device, config: Tiles) -> Source:
-        """Return the source of the launch that takes longest to compile."""
-        return self.record(config).source_for(config.tile, config.options, device)
 
 
 class Own(NamedTuple):

@@ -18,7 +18,7 @@ from toprung.device import Device, cores
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.desc import Desc
-from toprung.kernels.build import is_kept, keep
+from toprung.kernels.build import is_kept, keep, sources_of
 from toprung.oracle.problem import Problem
 from toprung.tune.worker import outlive_nobody
 
@@ -70,13 +70,11 @@ class Compiler:
         if self._pool is None or self._device.backend != "cuda" or not fingerprint:
             return None
         try:
-            sources = candidate.family.sources(self._device, desc, candidate.config)
+            sources = sources_of(candidate.family, self._device, desc, candidate.config)
         except ToprungError:
             return None  # the worker reports the error
-        if not sources:
-            return None
         try:
-            return self._pool.submit(compile_all, sources, self._device.arch, fingerprint)
+            return self._pool.submit(compile_all, sources, self._device.arch, fingerprint) if sources else None
         except (BrokenProcessPool, RuntimeError):
             return None  # a compiler that crashed: the worker finds out by itself, where a crash is recorded
 

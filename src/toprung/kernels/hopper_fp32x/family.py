@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
@@ -35,9 +35,9 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost, strassen
 from toprung.kernels.hopper_fp32x.config import BOTH, CLUSTERS, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, in_flight, on_words, presplit
 from toprung.kernels.hopper_fp32x.group import group_launches
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, split_cluster
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
-from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, source_of, split_source
+from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 
 
 class Fp32xFamily(KernelFamily[Fp32xConfig]):
@@ -89,11 +89,6 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * K_BLOCK
         parts = trimmed(depth + TEST_EDGE, min(config.k_parts, TEST_SLICES))
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), replace(config, k_parts=parts)
-
-    def sources(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> list[Source]:
-        config = replace(config, k_parts=trimmed(desc.K, config.k_parts))
-        splits = [split_source(split_cluster(desc, config))] if config.split != IN_FLIGHT else []
-        return [source_of(desc, config), *splits, *([reduce_source()] if config.k_parts > 1 else [])]
 
 
 class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
@@ -220,9 +215,6 @@ class HopperStrassen(KernelFamily[NoConfig]):
 
     def test_problem(self, desc: Desc, config: NoConfig) -> tuple[tuple[int, int, int], NoConfig]:
         return (2 * self.tile.BM + TEST_EDGE, 2 * self.tile.BN + TEST_EDGE, 6 * K_BLOCK + TEST_EDGE), config
-
-    def sources(self, device: Device, desc: Desc, config: NoConfig) -> list[Source]:
-        return [strassen.product_source(self.tile)]
 
 
 FAMILIES = HopperFp32x(), HopperInflight(), HopperInflightSplitK(), HopperPresplit(), HopperStrassen()

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
@@ -23,7 +23,7 @@ from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, P
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import MODEL, copied, laid_out, least, narrow_c, predicted, supported, unfit
-from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, product_defines
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
 
 LEAST = 1 << 19
 """Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
@@ -91,10 +91,6 @@ class HopperSgemm(SearchedFamily[SgemmConfig]):
         # rows of whole vectors, as the TMA reads them: others would be laid out again first, by another binary than the product's
         depth = -(-TEST_SLICES * config.BK // 4) * 4 + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
-
-    def sources(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> list[Source]:
-        laid = [lay_source()] if any(laid_out(desc, config)) else []
-        return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
         return SPACE if is_large(desc) else {}

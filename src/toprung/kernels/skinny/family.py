@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.backends.plan import A, B
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -142,10 +142,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         record, operands = typed(self.record(config), s), (B, A) if s.swapped else (A, B)
         main = direct(session, record, config, (blocks * c.batch, slices), (tile.work_items,), fixed, operands)
         return Launches(session, summed(session, desc, 1 if self.meet else slices, main))
-
-    def sources(self, device: Device, desc: Desc, config: SkinnyConfig) -> list[Source]:
-        config = launched(device, desc, config)
-        return [typed(self.record(config), desc.skinny).source_for(config.tile, config.options, device)]
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
