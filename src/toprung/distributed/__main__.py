@@ -27,6 +27,9 @@ from toprung.errors import ToprungError, WrongResult
 LONG = 2.0
 """Seconds after which nothing is repeated more than twice."""
 
+SETTLE = 0.2
+"""Seconds of products before each timed run on GPUs. After a rest they run faster, until the power limit takes hold."""
+
 PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate(), Partial())
 
 
@@ -93,18 +96,21 @@ class Bench:
         dist.all_reduce(worst, dist.ReduceOp.MAX)
         return float(worst)
 
-    def seconds(self, arms: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    def seconds(self, arms: dict[str, Callable[[], Any]], settle: Callable[[], Any]) -> dict[str, float]:
         """Return the median seconds of each arm on the slowest rank, after a first round that does not count.
 
-        Arms run in turns, in reverse order every second round: all meet an equally warm device, and none always follows the same
-        arm. Rounds end after LONG seconds per arm, but not before the second counted round.
+        Arms run in turns, in reverse order every second round, and each after SETTLE seconds of the same products: all meet an
+        equally warm device. Rounds end after LONG seconds per arm, but not before the second counted round.
         """
         taken: dict[str, list[float]] = {name: [] for name in arms}
+        settled = SETTLE if self.device.type == "cuda" else 0.0
         for turn in range(self.repeats + 1):
             if turn > 2 and sum(map(sum, taken.values())) > LONG * len(arms):
                 break
             for name, work in list(arms.items())[:: -1 if turn % 2 else 1]:
-                self.agreed(0.0)
+                began = time.perf_counter()
+                while self.agreed(time.perf_counter() - began) < settled:  # ends for all ranks at once
+                    settle()
                 began = time.perf_counter()
                 work()
                 if self.device.type == "cuda":
@@ -141,6 +147,7 @@ class Bench:
         padded = torch.nn.functional.pad(locals_[1], (0, 0, 0, each - rows))
         gather = functools.partial(dist.all_gather_into_tensor, whole, padded)
         local = functools.partial(routines.matmul, locals_[0], whole[:size], out, **self.how)
+        part = locals_[0][:8192], whole[:size, :16384], out[:8192, :16384]
         result: dict[str, Any] = {"size": size, "ranks": self.ranks, **self.how, "panel_bytes": {}}
         ours = {}
         for most in (self.panel_bytes, *panel_bytes):
@@ -162,7 +169,9 @@ class Bench:
         panel = little[0].to_local().numel() * self.ranks * ITEM // PANELS
         arms["host"] = functools.partial(matmul, *little, out_placements=[Shard(0)], panel_bytes=panel, **self.how)
         arms |= {"local": local, "gather": gather, "gather, then local": lambda: (gather(), local())}
-        for name, taken in self.seconds({**arms, "PyTorch's A @ B, fp32": lambda: a @ b}).items():
+        arms["PyTorch's A @ B, fp32"] = lambda: a @ b
+        gather()  # before B is multiplied
+        for name, taken in self.seconds(arms, functools.partial(routines.matmul, *part, **self.how)).items():
             if name in result["panel_bytes"]:
                 result["panel_bytes"][name]["seconds"] = taken
             else:
