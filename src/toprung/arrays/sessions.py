@@ -38,15 +38,15 @@ def _usable(device: Device) -> Device:
 
 
 @functools.cache
-def best() -> Device:
-    """Return the best device there is; NoDevice if there is none, which is looked for again at the next call."""
-    return backends.find(ladders=False)
+def best(name: str | None = None) -> Device:
+    """Return the best device there is, or the one of a name. It is looked for once; after NoDevice or UnknownName, again."""
+    return backends.find(ladders=False) if name is None else _usable(backends.find(name))
 
 
 def chosen(device: Device | str | None) -> Device:
     """Return the device that ``device=`` names; the best one for None."""
     if device is None or isinstance(device, str):
-        return backends.find(ladders=False) if device is None else _usable(backends.find(device))
+        return best(device)
     if not isinstance(device, Device):
         raise BadArgument(f"device is a name such as 'cuda:0' or a Device from toprung.devices(), not {device!r}")
     return _usable(device)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung import forks
 from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.errors import BuildError
@@ -74,7 +75,7 @@ class Source:
         """Name of the function in CUDA's machine code."""
         return f"toprung_{self.title}" if self.title else self.kernel
 
-    @property
+    @forks.cached_property
     def waits(self) -> bool:
         """True if the kernel waits for the one before it in its queue, so that a backend may start it before that one is done."""
         return "wait_for_previous();" in self.text
