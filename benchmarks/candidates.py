@@ -64,7 +64,7 @@ from toprung.lab import baselines
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.oracle.bias import Bias, bias
-from toprung.oracle.data import DISTRIBUTIONS, SIGNED_GRADE
+from toprung.oracle.data import SIGNED_GRADE
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.precision import precision as promise
 from toprung.tune.compiler import MOST, compile_one
@@ -506,13 +506,12 @@ def measured(placed: Placed, options: argparse.Namespace) -> dict[str, Any]:
     side = torch.cuda.Stream() if placed.on_gpu else None
     kept = []  # what a graph launches must stay: executables own counters and maps of tensors
     signed = SIGNED_GRADE if placed.data in SIGNED else None
-    near_one = DISTRIBUTIONS["near-one"].bias * (placed.data == "near-one")
     for name, make, path, predicted in arms_of(placed, options):
         if name in row["error"]:
             continue  # two words of --candidates may mean it
         print(f"{product.text} {placed.data} {name}", flush=True)  # whoever ends the process is the last one named
         is_ours, limit = not math.isnan(predicted), promise(path).limit(product.k, signed)
-        most = promise("fp32x" if name == "toprung" else path).bias_limit(product.k) + near_one
+        most = promise("fp32x" if name == "toprung" else path).bias_limit(product.k, near_one=2 * (placed.data == "near-one"))
         if not (is_ours or name == "toprung") or "f" not in product.types:
             most = math.inf  # of others it is shown, and of two halves, which have no lo that could carry a share
         try:

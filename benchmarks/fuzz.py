@@ -49,7 +49,6 @@ from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment, kernels
 from toprung.oracle.bias import bias
-from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.precision import precision
 from toprung.oracle.problem import UNIT_ROUNDOFF
 
@@ -371,12 +370,14 @@ def examined(case: Case, device: str) -> Outcome:
             outcome.ours = errors_of(found, product, bound, where, xp)
             outcome.vendor = errors_of(theirs, product, bound, where, xp)
             outcome.failures += judged(outcome)
-        kinds = {case.a.values, case.b.values}
-        if receipt and kinds <= ONE_SIGNED.keys():
-            # rows that are copies have the same error, also where they meet different elements of C: chance is that of one of them
-            one = (..., slice(1 if case.a.expanded == "rows" else None), slice(1 if case.b.expanded == "columns" else None))
+        kinds = case.a.values, case.b.values
+        if receipt and {*kinds} <= ONE_SIGNED.keys():
+            # rows of C whose rows of A are copies share all errors; where each column of B is one number, rows share how its terms
+            # are rounded: chance is that of one row
+            copied = {case.a.expanded, case.b.expanded}
+            one = (..., slice(1 if "rows" in copied else None), slice(1 if "columns" in copied else None))
             off = bias(*(x[one].cpu().numpy() if gpu else x[one] for x in (found, product, bound)))
-            most = precision(receipt.precision).bias_limit(case.K) + DISTRIBUTIONS["near-one"].bias * ("near one" in kinds)
+            most = precision(receipt.precision).bias_limit(case.K, case.alpha, kinds.count("near one"))
             outcome.bias = off and off.median
             if off and off.beyond(most) and not outcome.kernel.startswith(VENDORS):
                 outcome.failures.append(f"sums of one sign are off by {off.median:.3g} of themselves, {most:.3g} are allowed")

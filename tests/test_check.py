@@ -329,6 +329,15 @@ def test_a_bias_is_found(name: str) -> None:
         assert problem.startswith("sums of one sign are off by ")
 
 
+@pytest.mark.parametrize("depth", [448, 20000])
+def test_a_bias_near_one_is_as_large_as_its_limit_says(depth: int) -> None:
+    """Sums of k-blocks are nearly equal there, so that fp32's additions round them to one side."""
+    a, b = (hostile(Gemm(24, 24, depth), "near-one").matrices[name] for name in "AB")
+    want = a.astype(np.float64) @ b
+    off, most = bias(fp32x(1)(a, b), want, want), promise("fp32x").bias_limit(depth, near_one=2)
+    assert off is not None and off.beyond(most / 2) and not off.beyond(most)
+
+
 @pytest.mark.parametrize("count, known", [(24, False), (4096, True)])
 def test_few_sums_or_equal_ones_have_no_bias(count: int, known: bool) -> None:
     """A bias of chance is none, whatever its size; sums of both signs do not count, nor zeros, NaN and what is next to 0."""

@@ -185,6 +185,22 @@ def test_copies_of_a_sum_are_no_bias(session: Session) -> None:
     assert not fuzz.examined(fuzz.drawn(4, 1303, 400), session.device.id).failures
 
 
+@pytest.mark.parametrize("expanded", ["", "rows"])
+def test_terms_that_a_column_shares_are_rounded_once(expanded: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight columns of twelve are too large: of columns that are each one number times sums, eight of twelve are chance."""
+    right = toprung.matmul
+
+    def wrong(a: Any, b: Any, out: Any, **how: Any) -> Any:
+        right(a, b, out, **how)
+        out *= np.where(np.arange(12) < 8, 1 + 1e-6, 1 - 1e-6).astype(np.float32)
+        return out
+
+    monkeypatch.setattr(toprung, "matmul", wrong)
+    case = replace(PLAIN, M=400, N=12, a=Side(values="positive"), b=Side(values="positive", expanded=expanded))
+    failures = fuzz.examined(case, session.device.id).failures
+    assert any("sums of one sign" in failure for failure in failures) == (not expanded)
+
+
 def test_a_record_names_the_kernels_of_its_processes(session: Session) -> None:
     loaded: dict[str, str] = {}
     (found,) = fuzz.outcomes(iter([(3, 0)]), session.device.id, 50, 1, loaded)

@@ -104,14 +104,6 @@ def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) 
     assert hopper_on_cpu.biased(one, lambda: one.run(plan)) == {}
 
 
-@pytest.mark.slow
-def test_a_bias_is_left_near_one(folder: Any) -> None:
-    """Sums of k-blocks are nearly equal there, and additions in fp32 round them to one side as well."""
-    one = Operands.of(70, 50, 512)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=1))
-    assert hopper_on_cpu.biased(one, lambda: one.run(plan)).keys() == {"near-one"}
-
-
 def test_every_fence_is_needed(folder: Any) -> None:
     one = Operands.of(70, 50, 200)
     plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=3))

@@ -260,9 +260,9 @@ class Oracle:
         return find_precision(precision).limit(self.operands.problem.depth, self.operands.distribution.grade)
 
     def bias_limit(self, precision: str = "fp32") -> float:
-        """The largest bias accepted of a precision path."""
-        own = find_precision(precision).bias_limit(self.operands.problem.depth)
-        return own + self.operands.distribution.bias
+        """Return the largest bias accepted of a precision path."""
+        problem, near_one = self.operands.problem, 2 * (self.operands.distribution.name == "near-one")
+        return find_precision(precision).bias_limit(problem.depth, problem.describe().get("alpha", 1.0), near_one)
 
     def _grade(self, part: F32, reference: F64, magnitude: F64, limit: float) -> tuple[float, tuple[int, int] | None, str]:
         """The worst grade ratio, and the first element that is not acceptable with the reason; its ``{grade}`` is all of C's."""

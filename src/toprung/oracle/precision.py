@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from toprung.errors import UnknownName
 
-UNEVEN = 0.25
-"""Bias in units of 2⁻²⁴ that rounding to nearest may have where products fill the steps of fp32 unevenly."""
+UNEVEN = 2.0**-26
+"""Bias of rounding to nearest where results fill the steps of fp32 unevenly: 0.7 times a number ends near tenths of a step."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Precision:
     Attributes
     ----------
     loss : grade ratio that rounding the operands may cost one product, beyond what fp32 arithmetic costs
-    bias : largest bias of sums of one sign (``toprung.oracle.bias``), where a path has a promise of its own
+    bias : of sums of one sign (``toprung.oracle.bias``), what truncation leaves in a path of our own
     accurate : whether it is meant to be as accurate as fp32, in the norm at least
     why : where ``loss`` comes from
     """
@@ -35,13 +35,18 @@ class Precision:
     why: str
     bias: float | None = None
 
-    def bias_limit(self, depth: int) -> float:
-        """Largest bias accepted for sums of ``depth`` terms.
+    def bias_limit(self, depth: int, alpha: float = 1.0, near_one: int = 0) -> float:
+        """Return the largest bias accepted for ``alpha`` times sums of ``depth`` terms; ``near_one``: operands of 1 to 1.001.
 
-        A chain of K additions rounds terms below u·K of their mean to zero, about that share of them: it loses (K·u)² at most. A
-        quarter of u more is for products that fill the steps of fp32 unevenly: 0.7 times a number ends near tenths of a step.
+        A chain of K additions rounds terms below u·K of their mean to zero, about that share of them: it loses (K·u)² at most.
+        If both are near one, hi·hi of 32 products is 32 + n·2⁻¹⁰ + m·2⁻²⁰, m about 8. Once the sum of those is above 2⁸, fp32
+        drops m·2⁻²⁰, a share of 2⁻²²; once it is above 2¹⁴, ties of n·2⁻¹⁰ are rounded up, by 2⁻¹¹ on average, a share of 2⁻¹⁶.
         """
-        return (self.loss + UNEVEN) * 2.0**-24 + (depth * 2.0**-24) ** 2 if self.bias is None else self.bias
+        if self.bias is None:
+            return UNEVEN + self.loss * 2.0**-24 + (depth * 2.0**-24) ** 2
+        uneven = UNEVEN if near_one or math.frexp(abs(alpha))[0] != 0.5 else 0.0
+        dropped, ties = (max(0.0, 1 - begin / max(depth, 1)) if near_one == 2 else 0.0 for begin in (2**8, 2**14))
+        return self.bias + uneven + 2.0**-22 * dropped + 2.0**-16 * ties
 
     def limit(self, depth: int, signed: float | None) -> float:
         """Largest grade ratio accepted for sums of ``depth`` terms.
