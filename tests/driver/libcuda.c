@@ -262,9 +262,14 @@ CUresult cuMemHostAlloc(void **at, size_t size, unsigned flags UNUSED) {
     GIVE(at, (void *)make('h', size));
 }
 
+/* Write down a call that would end a capture, with nothing else of it. */
+static void unsafe(const char *what) {
+    if (*ENDS) fprintf(out(), "%s%s\n", what, ENDS);
+}
+
 CUresult cuMemFree(CUdeviceptr at) { return drop(at); }
-CUresult cuMemFreeHost(void *at) { return drop((uint64_t)at); }
-CUresult cuMemGetInfo(size_t *free, size_t *total) { GIVE(free, *total = MEMORY); }
+CUresult cuMemFreeHost(void *at) { return unsafe("free"), drop((uint64_t)at); }
+CUresult cuMemGetInfo(size_t *free, size_t *total) { unsafe("ask for memory"); GIVE(free, *total = MEMORY); }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr address) {
     if (which != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || !find(address)) return CUDA_ERROR_INVALID_VALUE;
@@ -273,12 +278,12 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdevicep
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream) {
     memcpy((void *)to, from, size);
-    SAY("copy %s <- %s %zu %08x %s%s\n", named(to), H(from), size, hashed(from, size), S(stream), find((uint64_t)from) ? "" : ENDS);
+    SAY("copy %s <- %s %zu %08x %s%s\n", named(to), H(from), size, hashed(from, size), S(stream), ENDS);
 }
 
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream) {
     memcpy(to, (void *)from, size);
-    SAY("copy %s <- %s %zu %s%s\n", H(to), named(from), size, S(stream), find((uint64_t)to) ? "" : ENDS);
+    SAY("copy %s <- %s %zu %s%s\n", H(to), named(from), size, S(stream), ENDS);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUstream stream) {
@@ -286,16 +291,16 @@ CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUstream
     SAY("set %s %u*%zu %s\n", named(at), value, count, S(stream));
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned flags UNUSED) { GIVE(stream, (CUstream)make('s', 1)); }
+CUresult cuStreamCreate(CUstream *stream, unsigned flags UNUSED) { unsafe("make a stream"); GIVE(stream, (CUstream)make('s', 1)); }
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int p UNUSED) { return cuStreamCreate(stream, flags); }
-CUresult cuEventCreate(CUevent *event, unsigned flags UNUSED) { GIVE(event, (CUevent)make('e', 1)); }
-CUresult cuStreamDestroy(CUstream stream) { return drop((uint64_t)stream); }
-CUresult cuEventDestroy(CUevent event) { return drop((uint64_t)event); }
+CUresult cuEventCreate(CUevent *event, unsigned flags UNUSED) { unsafe("make an event"); GIVE(event, (CUevent)make('e', 1)); }
+CUresult cuStreamDestroy(CUstream stream) { return unsafe("end a stream"), drop((uint64_t)stream); }
+CUresult cuEventDestroy(CUevent event) { return unsafe("end an event"), drop((uint64_t)event); }
 CUresult cuStreamSynchronize(CUstream stream) { SAY("synchronize %s%s\n", S(stream), ENDS); }
 CUresult cuEventSynchronize(CUevent event) { SAY("synchronize %s%s\n", S(event), ENDS); }
 CUresult cuCtxSynchronize(void) { SAY("synchronize all\n"); }
-CUresult cuEventRecord(CUevent event, CUstream stream) { SAY("record %s in %s\n", S(event), S(stream)); }
-CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags UNUSED) { SAY("%s waits for %s\n", S(s), S(event)); }
+CUresult cuEventRecord(CUevent event, CUstream stream) { SAY("record %s in %s%s\n", S(event), S(stream), ENDS); }
+CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags UNUSED) { SAY("%s waits for %s%s\n", S(s), S(event), ENDS); }
 CUresult cuStreamIsCapturing(CUstream stream UNUSED, CUstreamCaptureStatus *is) { GIVE(is, CU_STREAM_CAPTURE_STATUS_NONE); }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
@@ -326,7 +331,10 @@ CUresult cuDeviceGetCount(int *count) { GIVE(count, 1); }
 CUresult cuDeviceGet(CUdevice *device, int number) { GIVE(device, number); }
 CUresult cuDeviceGetName(char *name, int room, CUdevice device UNUSED) { return strncpy(name, "NVIDIA H200", room), CUDA_SUCCESS; }
 CUresult cuDeviceTotalMem(size_t *size, CUdevice device UNUSED) { GIVE(size, MEMORY); }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device UNUSED) { GIVE(context, (CUcontext)functions); }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device UNUSED) {
+    unsafe("begin a context");
+    GIVE(context, (CUcontext)functions);
+}
 CUresult cuDevicePrimaryCtxRelease(CUdevice device UNUSED) { return CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext *context) { GIVE(context, current); }
 CUresult cuCtxSetCurrent(CUcontext context) { GIVE(&current, context); }

@@ -97,11 +97,14 @@ def find(name: str | None = None, ladders: bool = True) -> Device:
     UnknownName
         no device fits ``name``
     """
-    # backends that only ladders use are asked last, so that who does not mean them does not wait for them
-    everyone = backends()
-    groups = [[b for b in everyone if not _reason(b)], everyone][: 2 if ladders else 1]
     if name is not None and not name.strip():
         raise UnknownName("device", name, map(str, devices()))  # a part of every name
+    # a backend that is named is asked alone: another runtime that looks for devices may end a CUDA graph's capture. Backends that
+    # only ladders use are asked last, so that who does not mean them does not wait for them
+    everyone = backends()
+    plain = [b for b in everyone if not _reason(b)]
+    named = [b for b in (everyone if ladders else plain) if b.name == (name or "").lower().strip().partition(":")[0]]
+    groups = [named, plain, everyone][: 3 if ladders else 2]
     present: list[Device] = []
     for group in groups:
         present = _sorted(group)

@@ -221,11 +221,12 @@ def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Let a block, or a function, load, allocate, copy and wait while some stream is captured into a graph.
+    """Let a block, or a function, load, allocate, copy, wait and make streams while some stream is captured into a graph.
 
     Anywhere else the driver would refuse that, and invalidate the capture, whichever thread's it is. Loading is asked for by
     the thread that multiplies first, waiting by a thread that verifies a kernel, freeing by Python's collector: none of them
     knows of the capture. Waiting for what is captured stays an error. In a forked child it does nothing, as no call may follow.
+    Only launches, which must not wait, and queries that any thread may make are outside such a block.
     """
     if _forked:
         yield
@@ -280,6 +281,7 @@ class CUDAKernel:
 class CUDASession:
     """A GPU's primary context, which other libraries share, and a stream of our own."""
 
+    @beside_captures()
     def __init__(self, device: Device) -> None:
         if _forked:
             raise ForkedDevice(str(device))
@@ -457,6 +459,7 @@ class CUDASession:
     def bind_unsized(self, kernel: Any, items: Sequence[int], args: Arguments) -> Launch:
         raise Unsupported("CUDA has no launch without a block size")
 
+    @beside_captures()
     def branch(self) -> CUDASession:
         self._alive()
         other = copy.copy(self)
@@ -540,6 +543,7 @@ class CUDASession:
                         found.buffer = larger
         return found
 
+    @beside_captures()
     def mark(self) -> object:
         self._alive()
         return self._stream.record(options=self._timed)
@@ -583,6 +587,7 @@ class CUDASession:
         weakref.finalize(memory, _release, driver.cuMemFreeHost, address, self._context)
         return np.ctypeslib.as_array(memory)[:nbytes]
 
+    @beside_captures()
     def new_queue(self) -> Any:
         # one more stream, kept as long as the session; it waits for no other
         self._alive()
@@ -590,22 +595,26 @@ class CUDASession:
         weakref.finalize(self, _release, self._driver.cuStreamDestroy, stream, self._context)
         return stream
 
+    @beside_captures()
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
         # put a copy of pinned memory to byte `offset` of a buffer into a queue; does not wait
         self._alive()
         self._do(self._driver.cuMemcpyHtoDAsync(buffer.handle + offset, array.ctypes.data, array.nbytes, queue))
 
+    @beside_captures()
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
         # put a copy from byte `offset` of a buffer to pinned memory into a queue; does not wait
         self._alive()
         self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, buffer.handle + offset, array.nbytes, queue))
 
+    @beside_captures()
     def record(self, queue: Any) -> Any:
         self._alive()
         event = _call(self._driver.cuEventCreate(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._do(self._driver.cuEventRecord(event, queue))
         return _Event(event, self._context)
 
+    @beside_captures()
     def wait(self, queue: Any, event: Any) -> None:
         # make what comes into a queue from now on wait for an event; the host does not
         self._alive()
@@ -631,6 +640,7 @@ class CUDASession:
     def clock_mhz(self) -> float | None:
         return clock_mhz(self.device)
 
+    @beside_captures()
     def close(self) -> None:
         # finish; memory goes when its last buffer does
         if not _forked:
