@@ -57,14 +57,12 @@ class GroupForm(NamedTuple):
     traits : further compile-time constants
     source : function that returns the kernel's source; its keywords are macros for the capacity and the epilogue
     counts : True if the kernel's first argument is a counter of the pieces of C that it computes again in plain fp32
-    overlaps : True if the kernel may begin before the previous one in its stream has ended, and itself waits for that
     """
 
     config: Any
     traits: Hashable
     source: Callable[..., Source]
     counts: bool = False
-    overlaps: bool = False
 
 
 @functools.cache
@@ -179,4 +177,4 @@ def _launch(
     kernel, counter = _kernel(session, form, capacity, epilogue)
     blocks = block.resident * session.device.compute_units
     arguments = (struct,) if counter is None else (counter.buffer, struct)
-    return KernelLaunch("group", kernel, (blocks,), (block.threads,), arguments, overlaps=form.overlaps), counter
+    return KernelLaunch("group", kernel, (blocks,), (block.threads,), arguments), counter

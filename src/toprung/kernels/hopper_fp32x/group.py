@@ -24,7 +24,7 @@ def group_launches(session: Session, members: Sequence[Member]) -> GroupLaunches
 
     def form(layout: Layout, some: Sequence[Matrix]) -> GroupForm:
         _, config = best(some, layout[2:], units)
-        return GroupForm(config, layout, functools.partial(product_source, config, *layout), counts=True, overlaps=True)
+        return GroupForm(config, layout, functools.partial(product_source, config, *layout), counts=True)
 
     return packed(session, "hopper_inflight", members, classes(members, units), form)
 

@@ -93,14 +93,12 @@ class Fp32xLaunches(Launches):
     ----------
     is_one : if B alone is split beforehand: False to split it in a launch of its own unless it is prepacked. If K runs across
         memory a launch of its own always splits it
-    overlap : True if a launch may begin before the one before it has ended
     """
 
     def __init__(
-        self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, is_one: bool = True,
-        overlap: bool = True,
-    ) -> None:  # fmt: skip
-        self.session, self.call, self.epilogue, self._overlap = session, desc, epilogue, overlap
+        self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, is_one: bool = True
+    ) -> None:
+        self.session, self.call, self.epilogue = session, desc, epilogue
         self.config = replace(config, k_parts=trimmed(desc.K, config.k_parts))
         self._count = Counter(session)
         self._product = kernel_of(session, source_of(desc, self.config, epilogue))
@@ -111,7 +109,7 @@ class Fp32xLaunches(Launches):
     def _plan(self, prepared: bool, claims: bool) -> Plan:
         """Return the plan; B's terms are in slot PACKED (``prepared``) or split by the product (``claims``)."""
         desc, config, session, parts, i, long = self.call, self.config, self.session, self.config.k_parts, np.int32, np.int64
-        batch, ldc, stride_c, overlap = desc.batch, desc.ldc, desc.stride_c, self._overlap
+        batch, ldc, stride_c = desc.batch, desc.ldc, desc.stride_c
         both, one, depth = config.split == BOTH, config.split == ONE, depth_of(desc.K, parts)
         claims = claims and one
         matrices_a, matrices_b = matrices(desc.stride_a, batch), matrices(desc.stride_b, batch)
@@ -126,7 +124,7 @@ class Fp32xLaunches(Launches):
         launches = []
         if both or (one and not prepared and not claims):
             sides = (desc.M if both else 0, matrices_a, 0 if prepared else desc.N, matrices_b)
-            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, split_cluster(desc, config), parts, overlap))
+            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, split_cluster(desc, config), parts))
 
         last = epilogues.arguments(self.epilogue)
         to: tuple[Argument, ...] = (Address(C), ALPHA, BETA, *last)
@@ -136,7 +134,7 @@ class Fp32xLaunches(Launches):
             kernel = kernel_of(session, reduce_source(**epilogues.defines(self.epilogue)))
             sizes = (*map(i, (desc.M, desc.N, batch, parts, ldc, desc.ldc)), long(stride_c))
             groups = ceil(desc.M, 16) * ceil(desc.N, 32) * batch
-            adding.append(KernelLaunch("reduce", kernel, (groups,), (128,), (*to, results, *sizes), overlaps=overlap))
+            adding.append(KernelLaunch("reduce", kernel, (groups,), (128,), (*to, results, *sizes)))
             to, stride_c = (results, MULTIPLIES, np.float32(0.0)), desc.M * ldc
 
         arguments: tuple[Argument, ...]
@@ -166,7 +164,7 @@ class Fp32xLaunches(Launches):
         count, units = block_count(desc, config) * parts * config.SLICES, session.device.compute_units
         grid = count if config.SLICES > 1 else min(count, units if both else config.resident * units)
         arguments = (Address(A), Address(B), *arguments)
-        launches.append(KernelLaunch("multiply", self._product, (grid,), (config.threads,), arguments, overlaps=overlap))
+        launches.append(KernelLaunch("multiply", self._product, (grid,), (config.threads,), arguments))
         nbytes = bytes_a + bytes_b + 4 * parts * desc.batch * desc.M * ldc * (parts > 1)
         flags = CLAIM_BYTES if claims else 0
         return Plan(
@@ -186,7 +184,7 @@ def terms_map(terms: Address, rows: int, depth: int, side: int) -> Map:
 
 def splitting(
     session: Session, call: GemmDesc, addresses: tuple[Argument, ...], sides: tuple[int, int, int, int], cluster: int,
-    slices: int = 1, overlap: bool = True,
+    slices: int = 1,
 ) -> KernelLaunch:  # fmt: skip
     """Return the splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out.
 
@@ -202,5 +200,5 @@ def splitting(
             Address(A) if rows else np.uint64(0), Address(B), ALPHA, *addresses, i(call.K), i(depth), i(slices), i(blocks_a),
             long(call.lda), long(call.stride_a), i(max(rows, 1)), i(matrices_a), i(lanes_a),
             long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(lanes_b),
-        ), overlaps=overlap,
+        ),
     )  # fmt: skip

@@ -95,7 +95,7 @@ class SgemmLaunches(Launches):
                 (
                     a, b, Address(WORKSPACE), Address(WORKSPACE, bytes_a), i(call.K), i(blocks_a), i(call.M), i(call.N),
                     i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), *map(long, map(padded, (call.M, call.N))),
-                ), when="alpha", overlaps=True,
+                ), when="alpha",
             ))  # fmt: skip
 
         def mapped(place: Address, laid: bool, direct: bool, ld: int, rows: int, side: int, turned: bool) -> Argument:
@@ -117,6 +117,6 @@ class SgemmLaunches(Launches):
             Address(FLAGS) if self.cut else np.uint64(0), i(deal.shared), i(each), i(extra),
         )  # fmt: skip
         for when, kernel in self._products.items():
-            launches.append(KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when, overlaps=True))
+            launches.append(KernelLaunch("multiply", kernel, (deal.grid,), (v.threads,), arguments, when=when))
         parts, flags = (4 * self.units * v.BM * v.BN, 4 * self.units) if self.cut else (0, 0)
         return Plan(launches, workspace_bytes=bytes_a + bytes_b + parts, flags_bytes=flags)

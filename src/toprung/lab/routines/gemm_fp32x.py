@@ -27,4 +27,7 @@ def steps(compiled: Compiled[Rung], desc: Any, session: Any) -> Launches:
     config = Fp32xConfig().of({**compiled.tile.given(), **compiled.record.defines, **compiled.options})
     room = session.device.compute_units // max(block_count(desc, config), 1)  # K parts for which all tiles run at once, one per SM
     parts = compiled.options.get("SLICES", 1) or trimmed(desc.K, min(most_slices(desc), room))
-    return Fp32xLaunches(session, desc, replace(config, k_parts=parts), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    made = Fp32xLaunches(session, desc, replace(config, k_parts=parts))
+    if not compiled.options.get("OVERLAP", 0):
+        made.plan = made.plan._replace(launches=[launch._replace(overlaps=False) for launch in made.plan.launches])
+    return made
