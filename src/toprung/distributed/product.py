@@ -166,7 +166,7 @@ class Product:
                 low, high = schedule.owned(name, self.at)
                 ready = axis == 0 or high - low <= schedule.width
             if schedule.owners(name) and not (schedule.in_place(name) and ready):
-                self.staged[name] = self._empty(schedule.rows(name, self.at)[-1][1] * schedule.width)
+                self.staged[name] = self._empty(schedule.rows(name, self.at)[-1][0] * schedule.width)
                 self.memory += ITEM * self.staged[name].numel()
 
     def _empty(self, *shape: int) -> Any:
@@ -236,42 +236,35 @@ class Product:
         for name in self.fetched:
             start, width = self.panels[j]
             rows = self.schedule.rows(name, self.at)
-            buffers = self._buffers(name, j)
-            mine = self._slice(name, self.parts[name], start, width)
-            panel = self._panel(buffers[-1], width)
+            left, _ = rows[-1]
+            views = (self._panel(buffer, width) for buffer in reversed(self._buffers(name, j)))
+            mine, panel = self._slice(name, self.parts[name], start, width), next(views)
             if mine is not None and not self.schedule.in_place(name):
-                panel[: rows[-1][1]].copy_(mine)
+                panel[:left].copy_(mine)
             for d in reversed(self.schedule.steps(name)):
-                step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
-                if step is None:
-                    whole = panel[: rows[-1][1] if mine is None else 0].view(-1)
-                    if not self.peers.offers:
-                        self.exchange(name, d, j, whole)
-                    elif mine is None:
-                        at = self._along(d, self._owner(name, d, start))
-                        before = start - self.schedule.owned(name, at)[0]
-                        self.peers.copy(ranks_of(self.mesh)[at], name, before * rows[-1][1], whole)
-                    continue
-                _, _, each = rows[step]
-                whole = self._panel(buffers[step], width)
-                if each:
-                    self._communicate(dist.all_gather_into_tensor, d, whole[: self.schedule.mesh[d] * each], panel[:each])
-                panel = whole
+                if d in rows:
+                    part, panel, (_, each) = panel, next(views), rows[d]
+                    if each:
+                        self._communicate(dist.all_gather_into_tensor, d, panel[: self.schedule.mesh[d] * each], part[:each])
+                elif not self.peers.offers:
+                    self.exchange(name, d, j, panel[: left if mine is None else 0].view(-1))
+                elif mine is None:
+                    at = self._along(d, self._owner(name, d, start))
+                    before = start - self.schedule.owned(name, at)[0]
+                    self.peers.copy(ranks_of(self.mesh)[at], name, before * left, panel[:left].view(-1))
 
     def deliver(self, j: int) -> None:
         """Reduce a panel of C, of which each rank has summed a part of k, and put this rank's rows of it into the result."""
         start, width = self.panels[j]
-        rows, parked = self.schedule.rows("C", self.at), self.schedule.parked["C"]
-        views = [self._panel(buffer, width) for buffer in self._buffers("C", j)]
-        panel = views[0]
+        rows = self.schedule.rows("C", self.at)
+        views = (self._panel(buffer, width) for buffer in self._buffers("C", j))
+        panel = next(views)
         for d in self.schedule.steps("C"):
-            step = next((i for i, (other, _, _) in enumerate(rows) if other == d), None)
-            if step is not None:
-                _, _, each = rows[step]
+            if d in rows:
+                whole, panel, (_, each) = panel, next(views), rows[d]
                 if each:
-                    self._communicate(dist.reduce_scatter_tensor, d, views[step + 1][:each], panel[: self.schedule.mesh[d] * each])
-                panel = views[step + 1]
-            elif panel.numel() and parked[d] == "R":
+                    self._communicate(dist.reduce_scatter_tensor, d, panel[:each], whole[: self.schedule.mesh[d] * each])
+            elif panel.numel() and self.schedule.parked["C"][d] == "R":
                 self._communicate(dist.all_reduce, d, panel)
             elif panel.numel():
                 owner = self._owner("C", d, start)
@@ -280,14 +273,15 @@ class Product:
                     return
         mine = self._slice("C", self.c, start, width)
         if mine is not None:
-            mine.copy_(panel[: rows[-1][1]])
+            mine.copy_(panel[: rows[-1][0]])
 
     def operand(self, name: str, j: int) -> Any:
         """Return an operand of the local product, a panel or a shard, as a view in its orientation."""
         schedule, (start, width) = self.schedule, self.panels[j]
         part = self.c if name == "C" else self.parts[name]
         if name in schedule.movers:
-            axis, rows = schedule.axis(name), schedule.rows(name, self.at)[0][1]
+            axis = schedule.axis(name)
+            rows = schedule.shard(name, schedule.needed(name), self.at)[1 - axis]
             if not schedule.in_place(name):
                 panel = self._panel(self._buffers(name, j)[0], width)[:rows]
                 return panel if axis == 1 else panel.mT

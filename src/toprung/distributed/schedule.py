@@ -142,6 +142,7 @@ class Schedule:
         whole = {"k": "P"} if name == "C" else {}
         return tuple(f"S{AXES[name].index(x)}" if x in AXES[name] else whole.get(x, "R") for x in self.letters)
 
+    @kept
     def moving(self, name: str) -> list[int]:
         """Return the mesh dimensions along which panels of an operand are sent."""
         return [d for d, (p, q) in enumerate(zip(self.parked[name], self.needed(name), strict=True)) if p != q and self.mesh[d] > 1]
@@ -179,24 +180,25 @@ class Schedule:
         first = bisect.bisect_left(edges, low % max(1, edges[-1])) % max(1, len(panels)) if low else 0
         return [(start, end - start) for start, end in panels[first:] + panels[:first]]
 
-    def rows(self, name: str, at: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
-        """Return the steps that cut a panel's rows: mesh dimension, rows before, and rows of the largest shard after.
+    @kept
+    def rows(self, name: str, at: tuple[int, ...] | None = None) -> dict[int, tuple[int, int]]:
+        """Return rows before and in the largest shard after, by mesh dimensions that cut a panel's rows, in the order of ``steps``.
 
-        A panel's rows are along the operand's other axis. After the last step come the rows that are left, as (-1, rows, rows).
+        A panel's rows are along the operand's other axis. After the last step the rows that are left come as dimension -1.
         """
         axis = 1 - self.axis(name)
-        at, left = at or [0] * len(self.mesh), self.shard(name, self.needed(name), at)[axis]
-        found = []
+        at, left = at or (0,) * len(self.mesh), self.shard(name, self.needed(name), at)[axis]
+        found = {}
         for d in self.steps(name):
             if self.parked[name][d] == f"S{axis}":
-                found.append((d, left, -(-left // self.mesh[d])))
+                found[d] = left, -(-left // self.mesh[d])
                 low, high = chunk(left, self.mesh[d], at[d])
                 left = high - low
-        return [*found, (-1, left, left)]
+        return {**found, -1: (left, left)}
 
     def heights(self, name: str) -> list[int]:
         """Return the rows of the buffers of an operand's panel: all that ranks send, padded to shards of one size."""
-        return [self.mesh[d] * each if d >= 0 else each for d, _, each in self.rows(name)]
+        return [self.mesh[d] * each if d >= 0 else each for d, (_, each) in self.rows(name).items()]
 
     @property
     @kept
