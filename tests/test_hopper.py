@@ -18,7 +18,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import SHARED_BYTES, ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import BOTH, K_BLOCK, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported
@@ -119,7 +119,10 @@ def test_supported_says_why_not() -> None:
     assert H200 is not None
     assert unsupported(H200, aligned(64, 64, 64), Fp32xConfig()) == ""
     assert "K from 64" in unsupported(H200, aligned(64, 64, 63), Fp32xConfig())
-    assert "bytes" in unsupported(H200, aligned(128, 1 << 17, 1 << 15), Fp32xConfig())
+    large, small = aligned(65536, 65536, 65536), dataclasses.replace(H200, memory_bytes=80 << 30)
+    assert unsupported(dataclasses.replace(H200, memory_bytes=140 << 30), large, Fp32xConfig()) == ""
+    assert "bytes" in unsupported(small, large, Fp32xConfig())
+    assert unsupported(small, large, Fp32xConfig(split=IN_FLIGHT)) == ""
     assert "Hopper" in unsupported(dataclasses.replace(H200, arch="sm_80"), aligned(64, 64, 64), Fp32xConfig())
 
 

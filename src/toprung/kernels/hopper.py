@@ -23,7 +23,7 @@ LARGEST_GROUP = 1 << 10
 DEEPEST = 1 << 24
 """Largest K: kernels' counts along K, and TMA's coordinates, fit 31 bits with room to spare."""
 LIMIT = 10 << 30
-"""Most bytes of operands that a separate pass lays out or splits; larger ones are read where they are."""
+"""Most bytes of operands that a separate pass lays out; larger ones are read where they are."""
 
 
 @functools.lru_cache(16)

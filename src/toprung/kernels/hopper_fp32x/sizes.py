@@ -5,12 +5,14 @@ from __future__ import annotations
 from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import Desc
-from toprung.kernels.hopper import DEEPEST, LIMIT, ceil, is_hopper
+from toprung.kernels.hopper import DEEPEST, ceil, is_hopper
 from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
 """Bytes that the splitting pass leaves beside the terms of each row."""
+SHARE = 4
+"""Operands whose terms take more than one part in this many of the device's memory, where that is known, are split in flight."""
 SHALLOWEST, SHORTEST = 64, 256
 """The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
 DEEPEST_IN_FLIGHT = 1 << 20
@@ -70,4 +72,5 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
     if like.split == IN_FLIGHT or not (desc.M and desc.N):
         return ""
     rows = desc.rows_read if like.split == BOTH else desc.N * (desc.batch if desc.stride_b else 1)
-    return f"fp32x would need more than {LIMIT:,} bytes for terms" if 4 * rows * (desc.K + K_BLOCK) > LIMIT else ""
+    limit = device.memory_bytes // SHARE
+    return f"fp32x would need more than {limit:,} bytes for terms" if 0 < limit < 4 * rows * (desc.K + K_BLOCK) else ""
