@@ -21,7 +21,7 @@ from toprung.blas import background, idle
 from toprung.torch import __main__ as program
 from toprung.torch import bridge, products, switch
 from toprung.torch.overloads import OVERLOADS, form
-from torch_device import DEVICE, EVERY, native, overriding
+from torch_device import DEVICE, EVERY, as_fast, native, overriding
 
 LEFT: dict[str, Any] = {**EVERY, "own": False}
 """Settings with which products of this size are PyTorch's."""
@@ -34,7 +34,7 @@ def cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     overriding("Python", monkeypatch)
     toprung.torch.disable()  # takes away what is there in C++
     overriding("C++", monkeypatch)
-    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")  # on a GPU, too
+    as_fast(monkeypatch)
     yield
     toprung.torch.disable()
     products.forget()

@@ -13,7 +13,7 @@ import toprung.torch
 from toprung import errors
 from toprung.torch import bridge, products
 from toprung.torch.overloads import OVERLOADS, kernel
-from torch_device import DEVICE, EVERY, Eligible, left, overriding
+from torch_device import DEVICE, EVERY, Eligible, as_fast, left, overriding
 
 NAN, INF = math.nan, math.inf
 
@@ -274,7 +274,7 @@ def test_a_product_is_found_again_by_all_that_decides_it(monkeypatch: pytest.Mon
     for differs in ("stride", "alignment"):
         calls[f"{differs} of the result"] = lambda lies=LIES[differs]: torch.mm(a, b, out=lies(BASES[3]))
         calls[f"{differs} of the result in place"] = lambda lies=LIES[differs]: lies(BASES[3]).addmm_(a, b)
-    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")  # on a GPU, too
+    as_fast(monkeypatch)
     for own in (True, False):  # taken, then left
         with toprung.torch.use(**{**EVERY, "own": own}):
             for count, (name, call) in enumerate(calls.items(), 1):

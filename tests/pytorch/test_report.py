@@ -18,7 +18,7 @@ from toprung.blas.receipt import Receipt
 from toprung.errors import BadArgument, MissingExtra, Unsupported
 from toprung.torch import bridge, products, timing
 from toprung.torch.report import Report, Row
-from torch_device import DEVICE, EVERY, overriding
+from torch_device import DEVICE, EVERY, as_fast, overriding
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_why_some_calls_of_a_kind_were_pytorchs_is_said(monkeypatch: pytest.Monk
 
 def test_what_pytorch_ran_has_pytorchs_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SAMPLE", 1e-4)
-    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")
+    as_fast(monkeypatch)
     toprung.torch.enable(**{**EVERY, "own": False})
     torch.mm(torch.randn(9, 5, device=DEVICE), torch.randn(5, 7, device=DEVICE))
     (row,) = toprung.torch.report(measure=True).rows

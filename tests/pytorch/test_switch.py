@@ -27,7 +27,7 @@ from toprung.backends.base import Source
 from toprung.blas import background
 from toprung.kernels import build
 from toprung.torch import products
-from torch_device import DEVICE, ELSEWHERE, EVERY, said
+from torch_device import DEVICE, ELSEWHERE, EVERY, as_fast, decided_here, said
 
 
 @pytest.fixture(autouse=True)
@@ -222,6 +222,7 @@ def test_the_report_says_what_ran() -> None:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """An event that kernels are not prepared before."""
+    decided_here(monkeypatch)
     gate, decided = threading.Event(), products.decided
 
     def slow(*given: Any) -> Any:
@@ -313,6 +314,7 @@ def test_nothing_waits_for_a_worker_to_start_one_and_one_that_ended_is_replaced(
     for one in busy:
         here._idle.put(one)
     here.end()
+    assert here.ask(os.getpid) == os.getpid() and all(one.stdin.closed and one.stdout.closed for one in here._workers)
     with pytest.raises(errors.NotReady):
         here.apart(os.getpid)
 
@@ -360,7 +362,7 @@ def test_entries_in_use_survive_a_full_cache(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(products, "KEPT", 4)
     monkeypatch.setattr(products._by_settings, "_all", {})
     a, b = operands()
-    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")  # on a GPU, too
+    as_fast(monkeypatch)
     with toprung.torch.use(**{**EVERY, "own": False}):
         torch.mm(a, b)
         (first,) = products.now.entries.values()
@@ -384,6 +386,7 @@ def test_a_wait_without_a_time_ends_with_the_name_of_the_kernel(gate: threading.
 
 
 def test_a_warning_made_an_error_ends_no_thread(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    decided_here(monkeypatch)
     monkeypatch.setattr(background, "HERE", background.Background())
     with toprung.torch.use(**EVERY):
         with monkeypatch.context() as patch, warnings.catch_warnings():

@@ -44,6 +44,17 @@ def overriding(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "library", lambda: found)
 
 
+def decided_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ``products.decided`` and ``slower`` decide on a GPU, too, where a worker does: tests put others in their place."""
+    monkeypatch.setattr(products, "_around", lambda *_: ())
+
+
+def as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have PyTorch's own kernels be as fast as toprung's, on a GPU, too."""
+    decided_here(monkeypatch)
+    monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")
+
+
 def said(stderr: str) -> str:
     """Return what a program said, but for the line of which the binary under test, this process's alone, is no business."""
     return "\n".join(line for line in stderr.splitlines() if "no C++ binary built" not in line)

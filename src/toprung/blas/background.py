@@ -228,8 +228,8 @@ class Background:
         return found
 
     def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Run a function in a worker and return its result; if ``apart`` returns None, run it in this process."""
-        found = self.apart(work, *arguments)
+        """Run a function in a worker and return its result; if there is none, or the program ends and waits, in this process."""
+        found = None if self._ending and not build.compiling.apart else self.apart(work, *arguments)
         return work(*arguments) if found is None else found
 
     def _run(self) -> None:
@@ -278,6 +278,10 @@ class Background:
             self._jobs.put((-1, next(self._numbers), None))
         for thread in self._threads:
             thread.join(max(farewell - time.monotonic(), 0.0))
+        for worker in self._workers:
+            with contextlib.suppress(OSError):  # what it was asked meanwhile stays unsaid
+                worker.stdin.close()
+            worker.stdout.close()
 
 
 HERE = Background()
