@@ -3,14 +3,15 @@
     python benchmarks/preparing.py results/nvidia-h200/preparing.json [--device cuda:0]
     taskset -c 0,1 python benchmarks/preparing.py results/nvidia-h200/preparing-2-cores.json    # as if the host had two cores
 
-Steps of one small network are timed in turn alone and while a kernel of another kind is prepared: through a pause and the job after
-it. Each of these times is divided by the mean of the times alone before and after it, for the pace of a shared machine drifts.
-The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
+Steps of one small network are timed in turn alone and while kernels of other kinds are prepared: through a pause of all threads
+that prepare, and the job after it. Each of these times is divided by the mean of the times alone before and after it, for the pace
+of a shared machine drifts. The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import threading
@@ -69,13 +70,16 @@ def main() -> None:
     alone, beside = [_mean(step, threading.Event(), 0.3)], list[float]()  # mean seconds of a step, by round
     for _ in range(given.rounds):
         toprung.torch.wait()  # ends the pause
-        known = set(products.now.entries.every())
-        for n in (next(rows), next(rows)):
-            torch.mm(a[:64], a[:n].T)  # begins to be prepared: another width of C is in no range of sizes
-        first, second = (entry.job.done for entry in products.now.entries.every() if entry not in known)
-        _mean(step, first, 600.0)
+        known, jobs = set(products.now.entries.every()), list[threading.Event]()
+        for n in itertools.islice(rows, background.THREADS + 1):  # the last job follows a pause of the threads that do the others
+            while not (new := set(products.now.entries.every()) - known):  # the first product of a kind may enter no Python
+                torch.mm(a[:n], a[:n].T)  # products that differ in two sizes share no range of sizes
+            known |= new
+            jobs += [entry.job.done for entry in new]
+        for done in jobs[:-1]:
+            _mean(step, done, 600.0)
         began = time.perf_counter()
-        beside.append(_mean(step, second, 600.0))
+        beside.append(_mean(step, jobs[-1], 600.0))
         alone.append(_mean(step, threading.Event(), time.perf_counter() - began))
     factors = (2 * b / (before + after) for b, before, after in zip(beside, alone, alone[1:], strict=False))
     low, middle, high = statistics.quantiles(factors, n=4)
