@@ -236,7 +236,7 @@ def test_a_narrow_c_is_written_through_shared_memory(folder: Folder, beta: float
 
 
 def test_only_a_narrow_c_is_written_so() -> None:
-    assert launches.product_defines(aligned(64, 65, 64), TINY, 4)["NARROW_C"] == 1
+    assert cost.narrow_c(aligned(64, 65, 64), TINY)
     assert cost.narrow_c(aligned(64, 64, 64, align_c=2)) and not cost.narrow_c(aligned(64, 65, 64, ldc=68))
     turning = SgemmConfig(512, 64, BK=12, STAGES=4, WAIT_AT=11, TURN_A=1)
     assert not cost.narrow_c(aligned(64, 65, 64), turning), "its ring leaves no room"

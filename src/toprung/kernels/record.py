@@ -255,6 +255,10 @@ class RecordFamily(SearchedFamily[Tiles]):
     def texts(self, backend: str) -> Iterable[str]:
         return [backends.prelude(backend), *(record.text() for record in self.records)]
 
+    def source(self, device: Device, config: Tiles) -> Source:
+        """Return the source of the product's kernel with a configuration that has every switch."""
+        return self.record(config).source_for(config.tile, config.options, device)
+
 
 class Own(NamedTuple):
     """Machine code in place of a kernel's source.

@@ -81,11 +81,6 @@ def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
     return call.N, call.K, call.trans_b, call.ldb
 
 
-def split_cluster(desc: GemmDesc, config: Fp32xConfig) -> int:
-    """Return the blocks of a cluster in the splitting pass."""
-    return spread(depth_of(desc.K, config.k_parts), (config.split == BOTH and desc.trans_a) or not desc.trans_b)
-
-
 class Fp32xLaunches(Launches):
     """An fp32x product that is ready to run; if needed with a splitting pass and a sum over parts of K.
 
@@ -124,7 +119,8 @@ class Fp32xLaunches(Launches):
         launches = []
         if both or (one and not prepared and not claims):
             sides = (desc.M if both else 0, matrices_a, 0 if prepared else desc.N, matrices_b)
-            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, split_cluster(desc, config), parts))
+            cluster = spread(depth, (both and desc.trans_a) or not desc.trans_b)
+            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, cluster, parts))
 
         last = epilogues.arguments(self.epilogue)
         to: tuple[Argument, ...] = (Address(C), ALPHA, BETA, *last)

@@ -22,19 +22,6 @@ LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
 
 
-def laid_bytes(rows: int, K: int) -> int:
-    """Return the bytes of an operand laid out, rounded up to 256."""
-    return whole(4 * K * padded(rows))
-
-
-def product_defines(call: GemmDesc, variant: SgemmConfig, units: int) -> dict[str, int]:
-    """Return the macros of a product's kernel beyond those of the variant."""
-    found = {"LINK": variant.stages(chain_of(call, variant, units))}
-    if variant.COPY:
-        found["COPY_A"], found["COPY_B"] = copied(call, variant)
-    return {**found, "NARROW_C": 1} if narrow_c(call, variant) else found
-
-
 class SgemmLaunches(Launches):
     """A plain fp32 product, ready to run from any thread on any stream of its session's context.
 
@@ -65,7 +52,10 @@ class SgemmLaunches(Launches):
         if reason := variant.refused() or unfit(call, variant):
             raise Unsupported(f"{variant.text}: {reason}")
         self.cut, self.epilogue = cut, epilogue
-        self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
+        copies = dict(zip(("COPY_A", "COPY_B"), copied(call, variant), strict=True)) if variant.COPY else {}
+        narrow = {"NARROW_C": 1} if narrow_c(call, variant) else {}
+        link = variant.stages(chain_of(call, variant, self.units))
+        self._more = {"LINK": link, **copies, **narrow, **epilogues.defines(epilogue), **more}
         self._products: dict[When, Kernel] = {"": kernel} if kernel is not None else {"": self._kernel(session, False)}
         if kernel is None and not call.beta_zero:
             self._products = {"no beta": self._products[""], "beta": self._kernel(session, True)}
@@ -86,7 +76,7 @@ class SgemmLaunches(Launches):
         """Return the plan: the layout pass, if an operand needs one, and the product."""
         call, v, deal, i, long = self.call, self.variant, self.schedule, np.int32, np.int64
         a, b, (lay_a, lay_b), launches = Address(A), Address(B), laid_out(call, v), []
-        bytes_a, bytes_b = laid_bytes(call.M, call.K) * lay_a, laid_bytes(call.N, call.K) * lay_b
+        bytes_a, bytes_b = (lay * whole(4 * call.K * padded(rows)) for rows, lay in ((call.M, lay_a), (call.N, lay_b)))
         if self.lay is not None:
             deep = ceil(call.K, LAY_SIDE)
             blocks_a, blocks_b = deep * ceil(call.M, LAY_SIDE) * lay_a, deep * ceil(call.N, LAY_SIDE) * lay_b
