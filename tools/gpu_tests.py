@@ -1,6 +1,7 @@
 """Run the tests that need an NVIDIA GPU, and keep their log in ``results/<device>/gpu-tests.txt``.
 
     python tools/gpu_tests.py [words for pytest]
+    python tools/gpu_tests.py --again tests/pytorch/test_switch.py    # these alone, added to the log: what failed, when mended
 
 The log has git's hash of ``src``. CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing.
 pytest prints each file with a sign for each of its tests as it ends. A test that hangs fails, or ends the run and has its stack
@@ -59,14 +60,17 @@ def main(words: list[str]) -> int:
         print(f"there is no GPU: {error}", file=sys.stderr)
         return 1
     known = environment(device)
-    code, lines = run(TESTS, words)
+    again = words[:1] == ["--again"]
+    given = words[1:] if again else [*TESTS, *words]
+    code, lines = run((), given)
     packages = {name: importlib.metadata.version(name) for name in ("torch", "jax", "numpy")}
     head = [f"{key}: {known[key]}" for key in ("date", "commit", "src", "python", "device", "driver") if key in known]
     log = ROOT / "results" / device.slug / "gpu-tests.txt"
     log.parent.mkdir(exist_ok=True)
     # what failed (the headings of tracebacks), what was skipped, and the count; tracebacks name folders of the machine
-    said = [one.strip("= ") for one in lines if re.match(r"_{2,} \S.* _{2,}$|SKIPPED|=+ .* in [\d.]+s|Timeout \(", one)]
-    log.write_text("\n".join([*head, f"packages: {packages}", f"tests: {' '.join([*TESTS, *words])}", "", *said, ""]))
+    said = [one.strip("= ") for one in lines if re.match(r"_+ [^_].* _+$|SKIPPED|=+ .* in [\d.]+s|Timeout \(", one)]
+    before = [log.read_text(), "Again, these tests alone:"] if again else []
+    log.write_text("\n".join([*before, *head, f"packages: {packages}", f"tests: {' '.join(given)}", "", *said, ""]))
     print(f"kept in {log.relative_to(ROOT)}")
     return code
 
