@@ -285,6 +285,16 @@ def test_a_product_is_found_again_by_all_that_decides_it(monkeypatch: pytest.Mon
             assert all((entry.taken, entry.left) == ((2, 0) if own else (0, 2)) for entry in products.now.entries.values()), left()
 
 
+def test_memory_of_operands_and_results_may_be_resized_afterwards() -> None:
+    """As FSDP does with parameters."""
+    a, b, out = drawn(8, 6).cpu(), drawn(6, 5).cpu(), torch.empty(8, 5)
+    toprung.matmul(a, b, out=out, own=True)
+    torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+    with toprung.torch.use(**{**EVERY, "device_types": ("cpu",)}):
+        torch.mm(a, b, out=out)
+    assert all(t.untyped_storage().resizable() for t in (a, b, out))
+
+
 def test_a_pending_sign_is_never_taken_for_none() -> None:
     b, pair = drawn(4, 4), torch.complex(drawn(4, 4, seed=1), drawn(4, 4, seed=2))
     plain, turned = pair.imag, pair.conj().imag

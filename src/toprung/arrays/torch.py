@@ -6,6 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Torch(Adapter):
         if thing.device.type == "cpu" and dtype != "float32":
             return Operand(self, thing, tuple(thing.shape), thing.stride(), Home(HOST), thing.data_ptr(), dtype=dtype)
         if thing.device.type == "cpu":
-            return host_operand(self, thing, thing.detach().numpy())
+            return host_operand(self, thing, self.on_host(thing))
         if thing.device.type != "cuda" or torch.version.cuda is None:
             raise BadArray(f"{name} is on {thing.device}, which toprung does not reach: move it with {name}.cpu() or {name}.cuda()")
         number = thing.device.index
@@ -123,7 +124,10 @@ class Torch(Adapter):
         return int(thing.data_ptr())
 
     def on_host(self, thing: Any) -> NDArray[np.float32]:
-        return thing.detach().numpy()  # type: ignore[no-any-return]
+        # Tensor.numpy would keep PyTorch from resizing the memory later, as FSDP does
+        strides = tuple(4 * n for n in thing.stride())
+        its = {"data": (thing.data_ptr(), False), "shape": tuple(thing.shape), "strides": strides, "typestr": "<f4", "version": 3}
+        return np.asarray(SimpleNamespace(kept=thing, __array_interface__=its))
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
         return thing.new_empty(shape) if thing.dtype is _torch().float32 else thing.new_empty(shape, dtype=_torch().float32)
