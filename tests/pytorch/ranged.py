@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import toprung.torch
@@ -23,6 +24,7 @@ from test_bridge import frames
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.blas import background, ranges
+from toprung.errors import NotReady
 from toprung.torch import bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",)}
@@ -130,6 +132,34 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
     for size in (635, 640):
         assert frames(lambda size=size: make(size)) == [] and lines(), size  # type: ignore[misc]
     background.HERE.begin, ranges.not_faster = before, weighed
+    del background.HERE.apart
+
+
+def a_range_that_is_never_found_holds_up_nothing() -> None:
+    found, longest = threading.Event(), background.LONGEST
+    weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
+    background.HERE.apart = lambda *request: found.wait() and None  # as a compiler that does not end
+    make = lambda n: torch.mm(W[n], B[:, :488])  # noqa: E731
+    for again in range(2):  # what is forgotten is waited for no longer
+        products.forget()
+        toprung.torch.enable(**{**ON, "own": False})
+        assert frames(lambda: [make(n) for n in (600, 610, 620)]) and not toprung.torch.wait(0.05), again
+        log()
+        for size in (630, 640):
+            assert frames(lambda size=size: make(size)) == [] and log() == []  # type: ignore[misc]
+        assert toprung.torch.report().taken == 0
+    found.set()
+    assert toprung.torch.wait(60)
+    for size in (635, 640):
+        assert frames(lambda size=size: make(size)) == [] and lines(), size  # type: ignore[misc]
+    found.clear()
+    toprung.torch.enable(**ON, reproducible=True)
+    background.LONGEST = 0.05
+    with pytest.raises(NotReady, match=r"the kernel of mm 800×488×1024 on cpu is not ready after 0\.05 s"):
+        make(800)
+    found.set()
+    background.LONGEST, ranges.not_faster = longest, weighed
+    assert toprung.torch.wait(60)
     del background.HERE.apart
 
 
