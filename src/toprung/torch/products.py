@@ -244,12 +244,12 @@ class Products(CountedProducts[Entry]):
             self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
             return
         with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
-            for one in self.entries.every():
-                if one is entry or one.op != entry.op or one.operands is None or one.operands.kin(kin.axis) != like:
+            for one in self.entries.every():  # there may be thousands: the look that takes longest is the last
+                decided = one.call is not None or (one.job is not None and one.job.begun)
+                if one is entry or one.op != entry.op or one.operands is None or not decided:
                     continue
                 size = one.operands.size(kin.axis)
-                decided = one.call is not None or (one.job is not None and one.job.begun)
-                if decided and made.first <= size <= made.last and not kin.find(size):
+                if made.first <= size <= made.last and not kin.find(size) and one.operands.kin(kin.axis) == like:
                     kin.ranges.append(kin.around(one, one.operands))
             kin.ranges.append(made)
         if not step and not self.within(entry):
