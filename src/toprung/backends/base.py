@@ -19,7 +19,6 @@ from toprung import forks
 from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.errors import BuildError
-from toprung.forks import renewed
 
 DYNAMIC_SHARED = "DYNAMIC_SHARED"
 """Name of the macro with the bytes of dynamic shared memory that a CUDA source asks for, the only way past 48 KB."""
@@ -145,7 +144,7 @@ class Workspace:
     """Scratch memory of one queue. Launches in one queue follow each other, so one piece serves all of them."""
 
     buffer: Buffer
-    lock: threading.RLock = field(default_factory=lambda: renewed(threading.RLock()))
+    lock: threading.RLock = field(default_factory=lambda: forks.renewed(threading.RLock()))
     outgrown: list[Buffer] = field(default_factory=list)
 
 

@@ -211,9 +211,7 @@ class Range(NamedTuple):
         return OnDevice(executable.taking(launches), a, b, c, self.operands.how)
 
 
-def around(
-    device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False
-) -> tuple[Around, ...]:  # fmt: skip
+def around(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
     """Select for a product, and find the sizes along an axis with that selection; empty if not one launch.
 
     Parameters
