@@ -301,6 +301,16 @@ def test_what_began_before_the_first_job_was_done_is_not_counted() -> None:
     here.end()
 
 
+def test_workers_are_all_started_at_once_and_are_those_that_jobs_are_given_to() -> None:
+    here = background.Background()
+    here.start()
+    started = {one.pid for one in here._workers}
+    here.start()
+    assert len(started) == here._idle.qsize() == background.WORKERS
+    assert here.apart(os.getpid) in started and {one.pid for one in here._workers} == started
+    here.end()
+
+
 def test_nothing_waits_for_a_worker_to_start_one_and_one_that_ended_is_replaced() -> None:
     here = background.Background()
     ended = here.apart(os.getpid)

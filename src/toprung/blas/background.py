@@ -167,14 +167,15 @@ class Background:
                     self._hurry.clear()
 
     def start(self) -> None:
-        """Start the first worker, so that it has imported what it needs when it is first called; wait for none that is busy."""
-        if self._workers:
-            return
-        with contextlib.suppress(queue.Empty):  # a thread that prepares is about to start one
-            worker = self._idle.get_nowait()
-            try:
-                worker = worker or self._started()
-            finally:
+        """Start the workers, so that they have imported what they need when they are called; wait for none that is busy."""
+        idle = list[Any]()
+        try:
+            with contextlib.suppress(queue.Empty):
+                while not self._workers:  # to start one later holds the GIL for a millisecond or more, amid the program's steps
+                    idle.append(self._idle.get_nowait())
+            idle[:] = [worker or self._started() for worker in idle]
+        finally:
+            for worker in idle:
                 self._idle.put(worker)
 
     def _started(self) -> Any:
