@@ -121,7 +121,7 @@ def describe_again(path, workers):
     record = results.read(path)
     device = nvrtc.device_of(record["environment"]["device"]["arch"])
     rows = [row for entry in record["problems"] for row in entry["tiles"] if row["code"]]
-    configs = [TILED.decode(row["tile"], row["options"]) for row in rows]
+    configs = [TILED.config.decode(row["tile"], row["options"]) for row in rows]
     codes = compile_all(device, configs, workers)
     for row, config in zip(rows, configs, strict=True):
         code, _, complaint = codes[code_key(config)]

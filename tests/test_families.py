@@ -220,7 +220,7 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
                 assert one.cost(device, desc, config) >= 0  # NaN is no time
                 stored = json.loads(json.dumps(config.encode()))
                 assert stored.keys() == {"tile", "options"}
-                assert one.decode(stored["tile"], stored["options"]) == config
+                assert decoded({"kernel": one.name, **stored}).config == config
                 if not desc.is_empty:
                     assert one.adapt(device, desc, config, desc, True) == config
                 assert pickle.loads(pickle.dumps(Candidate(one, config))) == Candidate(one, config)
@@ -239,7 +239,7 @@ def test_what_in_flight_is_not_built_for_is_refused() -> None:
         ({"STAGES": 2}, {}, "3 stages or more"), ({}, {"SLICES": 3}, "1, 2, 4, 8 or 16"), ({}, {"EVIL": 1}, "nearest"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=says):
-            INFLIGHT.decode({**tile, **tiles}, {"GROUP": 8, "SLICES": 1, **options})
+            INFLIGHT.config.decode({**tile, **tiles}, {"GROUP": 8, "SLICES": 1, **options})
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def test_points_of_a_space_are_configurations_and_back(one: SearchedFamily) -> N
         first = {name: values[0] for name, values in axes.items()}
         made = one.at(device, desc, first) if axes else None
         if made is not None:
-            assert one.decode(**made.encode()) == made
+            assert decoded(Candidate(one, made).encode()).config == made
             assert one.at(device, desc, one.point(made)) == made
             assert sources_of(one, device, desc, made)
             rows, cols, depth = one.test_problem(desc, made)[0]
@@ -309,7 +309,7 @@ def test_a_test_problem_allows_accesses_as_wide_as_the_products(one: KernelFamil
 )
 def test_what_no_family_can_be_is_a_value_error(one: KernelFamily, tile: dict[str, int]) -> None:
     with pytest.raises(ValueError):
-        one.decode(tile, {"NONSENSE": 7})
+        decoded({"kernel": one.name, "tile": tile, "options": {"NONSENSE": 7}})
 
 
 def test_a_family_that_is_not_here_is_named() -> None:

@@ -409,6 +409,6 @@ def test_describing_a_configuration_and_back() -> None:
         encoded = json.loads(json.dumps(candidate.encode()))
         assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="nearest"):
-        FP32X.decode(SMALL.given(), {"GROUP": 1})
+        FP32X.config.decode(SMALL.given(), {"GROUP": 1})
     first, second = (of_precision(H200, LARGE.desc, "fp32x") for _ in range(2))
     assert replace(first, why="x") != first == second and replace(first, why="x").candidate == first.candidate

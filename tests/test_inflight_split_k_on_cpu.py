@@ -164,4 +164,4 @@ def test_what_cannot_be_cut_is_refused() -> None:
         in_flight(k_parts=2).decode({"BM": 64, "BN": 32, "BK": 32, "STAGES": 5}, {"GROUP": 8})
     with pytest.raises(ValueError, match="nearest"):
         in_flight(k_parts=2).decode({"BM": 65, "BN": 32, "BK": 32, "STAGES": 5, "SPLIT_K": 2}, {"GROUP": 8})
-    assert "SPLIT_K" in FAMILY.decode(*SMALL.encode().values()).tile.given()  # type: ignore[attr-defined]
+    assert "SPLIT_K" in FAMILY.config.decode(*SMALL.encode().values()).tile.given()

@@ -14,6 +14,7 @@ from conftest import require
 from hopper_on_cpu import bug
 from toprung.backends import nvrtc
 from toprung.device import Device
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import LaunchError
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.kernels.base import candidates
@@ -159,7 +160,7 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
             tile, slices = config.tile, config.slices
             assert slices in SIZES and whole_slices(desc.skinny.depth, iteration_depth(tile), slices) == slices
             assert not RECORDS[config.kernel, slices].refused(config, H200)
-            assert FAMILY.decode(**config.encode()) == config
+            assert decoded(Candidate(FAMILY, config).encode()).config == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
             assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-3
         for one in (FAMILY, family("skinny")):  # weighed together in one table
@@ -204,7 +205,7 @@ def test_what_was_measured_follows_to_other_sizes() -> None:
         {k: v for k, v in config.tile.given().items() if k != "SPLIT_K"},
     ):
         with pytest.raises(ValueError, match=r"skinny|SPLIT_K"):
-            FAMILY.decode(tile, dict(config.options))
+            decoded({"kernel": FAMILY.name, "tile": tile, "options": dict(config.options)})
 
 
 def test_verification_has_edges_and_the_same_kernel() -> None:

@@ -15,6 +15,7 @@ from conftest import require
 from hopper_on_cpu import bug
 from toprung.backends import nvrtc
 from toprung.device import Device
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import LaunchError
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels.base import TileConfig, candidates
@@ -112,7 +113,7 @@ def test_what_is_weighed_has_work_for_each_block() -> None:
             tile, slices = config.tile, config.slices
             assert slices in SIZES and slices <= (tile.TM or 0) and whole_slices(desc.K, tile.BK or 1, slices) == slices
             assert not RECORDS[slices].refused(config, H200)
-            assert FAMILY.decode(**config.encode()) == config
+            assert decoded(Candidate(FAMILY, config).encode()).config == config
             assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
             assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-2
     assert not list(candidates(FAMILY, H200, GemmDesc(8192, 8192, 8192)))  # blocks enough
@@ -142,7 +143,7 @@ def test_what_was_measured_follows_to_other_sizes() -> None:
         assert isinstance(found, str) and why in found
     for tile in ({}, config.tile.given() | {"SPLIT_K": LARGEST + 1}, replace(config.tile, SPLIT_K=None).given()):
         with pytest.raises(ValueError, match=r"tiled_cluster|tile"):
-            FAMILY.decode(tile, dict(config.options))
+            decoded({"kernel": FAMILY.name, "tile": tile, "options": dict(config.options)})
 
 
 def test_verification_has_edges_and_the_same_kernel() -> None:

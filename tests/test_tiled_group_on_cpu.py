@@ -246,7 +246,7 @@ def test_it_is_never_selected_for_a_product_by_itself(folder: Folder) -> None:
     assert all(p.candidate.family is not FAMILY for p in ranking.ranked(folder.device, desc))
     session: Any = folder
     with pytest.raises(Unsupported, match="none by itself"):
-        FAMILY.compile(session, desc, FAMILY.decode({}, {}))
+        FAMILY.compile(session, desc, FAMILY.config)
 
 
 def test_the_cost_model_counts_the_first_blocks_turns_and_takes_blocks_that_fit() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.record import RecordFamily
 from toprung.kernels.registry import family
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ def decoded(stored: Mapping[str, Any]) -> Candidate:
     """
     kernel = str(stored["kernel"])
     one = family(RENAMED.get(kernel, kernel))
-    return Candidate(one, one.decode(stored.get("tile") or {}, stored.get("options") or {}))
+    try:
+        config = one.config.decode(stored.get("tile") or {}, stored.get("options") or {})
+        if isinstance(one, RecordFamily):
+            one.record(config).check_built(config)
+    except ValueError as error:
+        raise ValueError(f"{one.name}: {error}") from None
+    return Candidate(one, config)
 
 
 @dataclass(frozen=True)

@@ -369,19 +369,6 @@ class KernelFamily(ABC, Generic[Config]):
 
     # what the store asks
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Config:
-        """Return the configuration that ``encode`` gave, or that anybody wrote into a store.
-
-        Raises
-        ------
-        ValueError
-            nothing that the family can ever be; the message says why
-        """
-        try:
-            return self.config.decode(tile, options)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from None
-
     def adapt(self, device: Device, desc: OwnDesc, config: Config, measured: OwnDesc, exact: bool) -> Config | str:
         """Return a configuration measured on one product, adapted to another, or why it does not fit.
 

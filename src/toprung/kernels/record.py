@@ -241,11 +241,6 @@ class RecordFamily(SearchedFamily[Tiles]):
         """Return the record of a configuration's product kernel; ValueError for a tile that has none."""
         return self.records[0]
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Tiles:
-        made = super().decode(tile, options)
-        self.record(made).check_built(made)
-        return made
-
     @functools.lru_cache(1 << 10)  # noqa: B019  # families live as long as the process; selection adapts the same ones again
     def complete(self, device: Device, config: Tiles) -> Tiles | str:
         """Return a configuration with every switch, or why the device cannot run it."""

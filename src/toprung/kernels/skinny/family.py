@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from toprung.backends.base import Session
 from toprung.backends.plan import A, B
@@ -55,6 +55,13 @@ class SkinnyConfig(TileConfig):
     def kernel(self) -> str:
         """``rows`` or ``columns``."""
         return "columns" if self.tile.KU else "rows"
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Self:
+        if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
+            tile = {**tile, "VEC": tile["VA"]}
+            del tile["VA"]
+        later = {FOLD.name: FOLD.default, ROOM.name: ROOM.default}  # older entries do not name them
+        return super().decode(tile, {**later, **options})
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.tile}"
@@ -142,13 +149,6 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         record, operands = typed(self.record(config), s), (B, A) if s.swapped else (A, B)
         main = direct(session, record, config, (blocks * c.batch, slices), (tile.work_items,), fixed, operands)
         return Launches(session, summed(session, desc, 1 if self.meet else slices, main))
-
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
-        if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
-            tile = {**tile, "VEC": tile["VA"]}
-            del tile["VA"]
-        later = {FOLD.name: FOLD.default, ROOM.name: ROOM.default}  # older entries do not name them
-        return super().decode(tile, {**later, **options})
 
     def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> SkinnyConfig | str:
         s, tile = desc.skinny, config.tile
