@@ -174,6 +174,28 @@ def test_pytorch_warns_of_nothing() -> None:
         toprung.torch.enable(**EVERY)
 
 
+def test_what_preparing_needs_is_imported_when_products_are_enabled() -> None:
+    """Later it would hold the lock of the interpreter while the program computes."""
+    code = """
+import contextlib, sys
+import toprung.torch
+from toprung import errors
+from toprung.arrays.base import Home
+from toprung.arrays.sessions import session_at
+from toprung.backends import native_plan
+from toprung.blas import background, idle
+idle.tell = lambda *more: ""  # as where PyTorch sees a GPU
+toprung.torch.enable()
+before = set(sys.modules)
+with contextlib.suppress(errors.NoDevice):
+    session_at(Home("cuda", 0))
+native_plan.entry()
+print([name for name in sys.modules if name not in before and name.startswith("toprung")], len(background.HERE._workers))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ELSEWHERE, check=False)
+    assert done.stdout == f"[] {background.WORKERS}\n", done.stderr
+
+
 def test_what_the_program_asks_for_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = torch.backends.cuda.matmul if DEVICE == "cuda" else torch.backends.mkldnn.matmul
     with toprung.torch.use(**EVERY):

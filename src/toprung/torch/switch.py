@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from toprung.backends import backends, native_plan
 from toprung.blas import background, idle
 from toprung.blas.switch import Block, Switch
 from toprung.kernels.registry import families
@@ -86,14 +87,15 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
     for kind in _overriding.keys() - wanted if native is None else ():
         _overriding.pop(kind).end()
     caches.tag(active)
-    if active is not None and "cpu" not in active.device_types:
-        gains = not idle.tell("PyTorch", products.gpus)
-        if gains:  # import now what preparing needs: later imports would hold the GIL while the program computes
-            families()
-            with contextlib.suppress(ImportError):
-                importlib.import_module("cuda.core")
-            background.HERE.start()
-        if gains and (why := bridge.missing()):
+    if active is not None and "cpu" not in active.device_types and not idle.tell("PyTorch", products.gpus):
+        # load now what preparing needs: later that would hold the GIL while the program computes
+        backends()
+        families()
+        native_plan.entry()
+        with contextlib.suppress(ImportError):
+            importlib.import_module("cuda.core")
+        background.HERE.start()
+        if why := bridge.missing():
             idle.say("overrides", f"products that stay PyTorch's ({torch.__version__}) enter Python: {why}")
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
         products.tell(torch.cuda.current_device(), active)
