@@ -398,7 +398,7 @@ def test_schedules_move_the_least() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["-m", "toprung.distributed", "bench", "--sizes", "129", "--repeats", "1"], "stationary A and C"),
+        (["-m", "toprung.distributed", "bench", "--device", "cpu", "--sizes", "129", "--repeats", "1"], "stationary A and C"),
         ([trial.ROOT / "examples" / "torch_several.py", "--device", "cpu", "--size", "129", "--width", "32"], "stationary A and C"),
         (
             [trial.ROOT / "benchmarks" / "torch_several.py", "out.json", "--device", "cpu", "--width", "32", "--seconds", "0.1"],
