@@ -106,4 +106,4 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
         for found in background.HERE.apart(around, session.device, operands, axis, "", True) or ():  # it would hold the GIL here
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
-                one.ranges.append(Range.of(call, operands, axis, found.made, ours, found.words))
+                one.ranges.append(Range.of(call, operands, ours, found.words, axis, found.made))

@@ -191,7 +191,7 @@ class Range(NamedTuple):
     made: Fitted
 
     @classmethod
-    def of(cls, call: OnDevice, operands: Operands, axis: int, made: Fitted, ours: Words, planned: Words) -> Range:
+    def of(cls, call: OnDevice, operands: Operands, ours: Words, planned: Words, axis: int, made: Fitted) -> Range:
         """Return a range that a worker found, with this process's addresses in place of the worker's.
 
         ``ours``, ``planned``: words of one plan in this process and in the worker.

@@ -68,8 +68,7 @@ class Kin:
             return Range(entry, size, size, None, "", native)
         made, taken = found.made, None
         if not found.why:
-            call, its, ours, planned = self._call(operands, session, found)
-            taken = ranges.Range.of(call, its, self.axis, made, ours, planned)
+            taken = ranges.Range.of(*self._call(operands, session, found), self.axis, made)
             made = taken.made
         native = bridge.Range.of(made, bridge.LEFT if found.why else bridge.TAKEN, found.fused, entry.op)
         return Range(entry, made.first, made.last, taken, found.why, native)
