@@ -77,6 +77,8 @@ def test_a_record_names_its_code_as_git_does(tmp_path: Path, monkeypatch: pytest
     assert set(found) == {name, "kernels/include/block.cl", "mine/r01"}
     assert found[name] == git("hash-object", str(package / name))[:12]
     monkeypatch.setattr(environment, "PACKAGE", package)
+    (package / "kernels" / build.PACK.name).write_bytes(b"{}\n")  # machine code made of the sources, as a wheel has
+    assert environment.source.__wrapped__()["src"] == src
     (package / "kernels" / "tiled" / "tiled.cl").write_text("int other;")
     assert name not in environment.kernels() and environment.source.__wrapped__()["src"] != src
 

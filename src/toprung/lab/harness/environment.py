@@ -70,11 +70,11 @@ def _object(kind: str, content: bytes) -> bytes:
 
 
 def _tree(folder: Path) -> bytes:
-    """Return git's digest of a folder of plain files; empty if git would not keep it, as one of bytecode alone."""
+    """Return git's digest of a folder of plain files, without what is built; empty if git would not keep it."""
     found = []
     for path in folder.iterdir():
         digest = _tree(path) if path.is_dir() else _object("blob", path.read_bytes())
-        if digest and path.name != "__pycache__":
+        if digest and path.name not in ("__pycache__", build.PACK.name):
             # git sorts a folder as if its name ended in a slash
             mode, order = ("40000", path.name + "/") if path.is_dir() else ("100644", path.name)
             found.append((order.encode(), f"{mode} {path.name}\0".encode() + digest))
