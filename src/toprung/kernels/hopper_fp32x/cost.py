@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -89,12 +89,6 @@ def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
     return blocks <= room and (units >= LARGE or config.SLICES <= GPC * config.resident)
 
 
-def cuts(desc: GemmDesc, tile: Fp32xConfig, room: Iterable[int], most: int) -> Iterable[int]:
-    """Return numbers of parts of K, ``most`` at most and none empty, by which blocks of a tile fill these numbers of places."""
-    count, chunks = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch or 1, -(-desc.K // K_BLOCK) or 1
-    return dict.fromkeys([-(-chunks // -(-chunks // max(1, min(n // count, most)))) for n in room])
-
-
 # both operands split beforehand
 
 
@@ -107,8 +101,16 @@ def both(desc: GemmDesc, units: int) -> Rows:
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
-    most, room = most_slices(desc), (0, units, 2 * units, 3 * units)
-    return [(tile, parts) for tile in WEIGHED[BOTH] for parts in cuts(desc, tile, room, most)]
+    most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK), Rows()
+    for tile in WEIGHED[BOTH]:
+        count, last = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch or 1, 0
+        for filling in range(4):
+            parts = chunks and -(-chunks // max(1, min(filling * units // count, most)))  # k-blocks of a slice; none may be empty
+            parts = -(-chunks // parts) if parts else 1
+            if parts != last:
+                found.append((tile, parts))
+            last = parts
+    return found
 
 
 def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
@@ -176,11 +178,11 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 
     Where all blocks run at once with one block per SM, the long ring replaces the short one.
     """
-    found = Rows()
+    found, at_once = Rows(), places(units)
     for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
         for one, long in clusters:
             blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-            room = fits(one, blocks, units)
+            room = blocks <= at_once[one.SLICES] * one.resident and (units >= LARGE or one.SLICES <= GPC * one.resident)
             block = long if room and long and fits(long, blocks, units) else one
             if (room and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
                 found.append((block, 1))
@@ -195,10 +197,16 @@ def in_parts(desc: GemmDesc, units: int) -> Rows:
     Parts fill the SMs once or twice, and with a long ring once, one block per SM. Partial results take no more memory than the
     operands. Batches have blocks enough and get no parts.
     """
-    most, found = most_slices(desc) if desc.batch == 1 else 1, Rows()
+    most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * -(-desc.N // 4) * 4))
+    chunks, found = -(-desc.K // K_BLOCK), Rows()
     for block in WEIGHED[IN_FLIGHT] if most > 1 else ():
-        room = block.resident * units
-        found += [(block, parts) for parts in cuts(desc, block, (room,) if block.is_alone else (room, 2 * room), most) if parts > 1]
+        count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN), 1
+        for filling in (1,) if block.is_alone else (1, 2):
+            parts = max(1, min(filling * block.resident * units // count, most))
+            parts = -(-chunks // -(-chunks // parts))  # none empty
+            if parts != last:
+                found.append((block, parts))
+            last = parts
     return found
 
 
@@ -277,7 +285,7 @@ def presplit_rows(desc: GemmDesc, units: int) -> Rows:
         return found
     for one, _ in itertools.chain(*in_clusters(ONE, *CLUSTERS[:4])):
         blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-        if one.SLICES == 1 or (fits(one, blocks, units) and p.least_slice * one.SLICES <= desc.K):
+        if one.SLICES == 1 or (blocks <= places(units)[one.SLICES] * one.resident and p.least_slice * one.SLICES <= desc.K):
             found.append((one, 1))
     return found
 
