@@ -266,7 +266,7 @@ def quality(fit, values):
 class Vendor(Fit):
     """cuBLAS, by tiles that stand for its: the cycles of ``VENDOR_BLOCK`` and the constants of ``kernels/cublas/family.py``."""
 
-    FREE = "launch|iteration|load|alone|store|result|piece|second|adding|memory|cache|slices|layouts"
+    FREE = "launch|iteration|load|alone|store|result|piece|second|adding|memory|fetch|cache|slices|layouts"
 
     def __init__(self, shapes):
         rows = []

@@ -332,18 +332,18 @@ def block_seconds(
 
 @functools.lru_cache(1 << 10)
 def waves(
-    table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int
+    table: Table, trans: str, lanes: int, vendor: bool, wide: int, wide_parts: int, fetch: float
 ) -> tuple[cost_model.Wave, cost_model.Wave]:
     """Return the cycles of an SM by a table's rows: with as many blocks as it holds, and with 0, 1, …
 
-    ``wide``, ``wide_parts``: floats per access to C, and to partial results.
+    ``wide``, ``wide_parts``: floats per access to C, and to partial results. ``fetch``: cycles in which an access of C is read.
     """
     t = table.columns
     count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], table.share > 0
     vc = np.minimum(np.where(parts, wide_parts, wide), t.VEC)
     regrouped, p = (vc < t.VEC) & table.roomy & (not vendor), cost_model.VENDOR_BLOCK if vendor else cost_model.BLOCK
     full, some = (
-        cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, table.cluster, n)
+        cost_model.wave_of(trans, t, table.efficiency, vc, lanes, p, regrouped, parts, table.cluster, n, fetch)
         for n in (table.resident, count)
     )
     return full, some
@@ -358,7 +358,9 @@ def weighed(
     use the constants of a vendor's kernels.
     """
     wide, parts = (4, 4) if aligned else (desc.widths[2], widest(desc.N))
-    full, some = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts)
+    p = cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK
+    fetch = 0.0 if desc.beta_zero else cost_model.fetch_time(desc, p)  # selection counts its calls
+    full, some = waves(table, desc.trans, device.lanes or 128, aligned, wide, parts, fetch)
 
     def last(left: NDArray[Any]) -> cost_model.Wave:
         i = (table.places >= left[:, None]).argmax(1) * len(left) + np.arange(len(left))
@@ -367,7 +369,7 @@ def weighed(
     at_least = np.maximum(slices, 1.0)
     cycles = cost_model.launch_cycles(
         desc, K, table.columns, count * at_least, at_least, table.cluster, table.room, full, last, wide, device.compute_units,
-        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,
+        p,
     )  # fmt: skip
     found: NDArray[Any] = cost_model.seconds(cycles, slices > table.cluster, cost_model.hz(device))
     found[..., slices == 0] = math.inf

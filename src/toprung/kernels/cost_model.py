@@ -28,6 +28,8 @@ HZ = 1.98e9
 """Cycles a second of a device that does not say: an H200's."""
 CACHED = 32 << 20
 """Bytes of K slices that the L2 holds until they are added."""
+L2 = 40 << 20
+"""Bytes of C up to which it is still in the L2 when the next product reads it: an H200 has 50 MiB."""
 THREADS, REGISTERS, MOST_GROUPS = 2048, 1 << 16, 32
 """Threads, registers and work-groups of an SM, at most."""
 UNEVEN = 0.5
@@ -109,7 +111,7 @@ class Wave(NamedTuple):
     ----------
     iteration : cycles of one iteration over K
     writing : cycles of writing C
-    written : cost of a byte written, in bytes read
+    written : cost of a byte of C or of partial sums, in bytes read
     """
 
     iteration: Any
@@ -119,11 +121,12 @@ class Wave(NamedTuple):
 
 def wave_of(
     trans: str, t: Columns, efficiency: Any, vc: Any, lanes: int, p: Any, regrouped: Any, parts: Any, cluster: Any,
-    count: Any,
+    count: Any, fetch: float,
 ) -> Wave:  # fmt: skip
     """Return the cycles of ``count`` blocks that an SM runs at once.
 
-    They write partial sums (``parts``) or C. The blocks of a cluster first exchange their sums; then each writes its share.
+    They write partial sums (``parts``) or C, each access of which they first read in ``fetch`` cycles. The blocks of a cluster
+    first exchange their sums; then each writes its share.
 
     An iteration takes the time of its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, and waits.
     Fewer filled lanes are more efficient; narrow reads of operands take longer. C is written ``vc`` floats at a time, by
@@ -141,9 +144,11 @@ def wave_of(
     gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
     ends = 1 + p.short_row * 16 / t.BN
     each_result = p.result * xp.pow(t.results / 32, p.piece) * ends * xp.pow(gaps, p.scattered)
-    writing = p.store * (t.results / t.VEC * pieces) + each_result * results
+    reading = xp.where(parts, 0.0, fetch)
+    writing = (p.store + reading) * (t.results / t.VEC * pieces) + each_result * results
     writing = writing / cluster + (cluster > 1) * (p.meeting + p.passing * results * (1 - 1 / cluster))
-    return Wave(multiplying + waiting, writing, p.written * ends * xp.where(parts, 1.0, xp.pow(gaps, p.scattered_memory)))
+    written = p.written * ends * xp.where(parts, 1.0, xp.pow(gaps, p.scattered_memory))
+    return Wave(multiplying + waiting, writing, written + (reading > 0))
 
 
 def block_cycles(
@@ -152,13 +157,21 @@ def block_cycles(
 ) -> float:  # fmt: skip
     """Return the cycles of a block kernel, see ``launch_cycles`` and ``wave_of``."""
     t, cluster = Columns.of(tile), slices if clustered else 1
-    wave = functools.partial(wave_of, desc.trans, t, efficiency, vc, lanes, p, regrouped, slices > cluster, cluster)
+    parts, fetch = slices > cluster, 0.0 if desc.beta_zero else fetch_time(desc, p)
+
+    def wave(count: int) -> Wave:
+        return wave_of(desc.trans, t, efficiency, vc, lanes, p, regrouped, parts, cluster, count, fetch)
 
     def last(left: float) -> Wave:
         return wave(next((n for n in range(1, resident) if places(n, cluster, units) >= left), resident))
 
     room, groups = places(resident, cluster, units), block_count(desc, tile) * slices
     return float(launch_cycles(desc, desc.K, t, groups, slices, cluster, room, wave(resident), last, wide, units, p))
+
+
+def fetch_time(desc: GemmDesc, p: Any) -> float:
+    """Return the model's time of reading C where β is not 0, before it is written: from the L2 or, if it is too large, memory."""
+    return float(p.fetch["L2" if 4 * desc.batch * desc.M * desc.N <= L2 else "memory"])
 
 
 def launch_cycles(
@@ -188,7 +201,7 @@ def launch_cycles(
     if not xp.any(split):
         return total
     parts = (4 * made) * slices
-    moving = (2 * parts + 4 * made) / xp.where(parts <= CACHED, p.slices, p.memory)
+    moving = (2 * parts + (4 if desc.beta_zero else 8) * made) / xp.where(parts <= CACHED, p.slices, p.memory)
     rounds = (p.adding * made / wide / (units * THREADS)) * xp.where(slices > FEW_PARTS, ADDERS, 1)
     return total + split * (p.second + _funnel(xp, moving, rounds))
 

@@ -50,7 +50,8 @@ class CuBLASHalf(CuBLAS):
         rate = p.rates[size] * (1.0 if size == "16" else math.sqrt(few))
         tiles = _tiles(desc, p.tile)
         computing = 2.0 * tiles * p.tile * p.tile * desc.K / rate + p.each * tiles / device.compute_units
-        return float(max(p.start + max(computing, moved / cost_model.MEMORY_RATE), p.call))
+        reading = 0.0 if desc.beta_zero else 4 * desc.result.elements / p.read_rate
+        return float(max(p.start + max(computing, moved / cost_model.MEMORY_RATE) + reading, p.call))
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"

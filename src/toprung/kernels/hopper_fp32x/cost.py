@@ -89,6 +89,11 @@ def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
     return blocks <= room and (units >= LARGE or config.SLICES <= GPC * config.resident)
 
 
+def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
+    """Return the seconds for each column of a tile that reads C where β is not 0: two floats at a time where rows allow it."""
+    return cost_model.fetch_time(desc, p) * (2 if desc.widths[2] == 1 else 1)
+
+
 # both operands split beforehand
 
 
@@ -136,12 +141,13 @@ def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the seconds of the second launch beyond its start, and all of the third."""
     p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     moving = 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE
-    odd = p.odd * results / units if desc.widths[2] == 1 else 0.0
+    odd, fetch = p.odd * results / units if desc.widths[2] == 1 else 0.0, 0.0 if desc.beta_zero else fetch_time(desc, p)
     for tile, parts in rows:
         waves = -(-(-(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * parts) // units)
         depth = -(-chunks // parts) * K_BLOCK if parts > 1 else desc.K
         multiply = max(waves * (p.tiles[tile.CONSUMERS, tile.BN] * depth + p.tail * tile.BM * tile.BN), moving)
-        found.append(multiply + (p.launch + 4 * (parts + 1) * results / p.reduce_rate if parts > 1 else odd))
+        ending = odd + waves * fetch * min(tile.BN, desc.N)
+        found.append(multiply + (p.launch + 4 * (parts + 1) * results / p.reduce_rate if parts > 1 else ending))
     return found
 
 
@@ -228,6 +234,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
     p, results, chunks, found = FLIGHT, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     each = times(*aligned(desc), desc.type_a, desc.type_b)
     odd, at_once, read = p.odd * results / units if desc.widths[2] == 1 else 0.0, places(units), desc.bytes_read
+    fetch = 0.0 if desc.beta_zero else fetch_time(desc, p)
     for one, parts in rows:
         (chunk, tile), slices, shares = each[one.CONSUMERS, one.BN], one.SLICES, one.SLICES * parts
         turns = -(-(-(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * shares) // (at_once[slices] * one.resident))
@@ -236,6 +243,8 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
             work *= p.sole
         if shares == 1 and one.BN == 32:
             work += odd
+        if parts == 1:
+            work += turns * fetch * min(one.BN, desc.N) / slices
         if slices > 1:
             work += p.met + p.meet * slices + p.passing * (one.BM * one.BN * (1 - 1 / slices) * one.resident)
         # work and memory traffic overlap only in part
@@ -303,11 +312,14 @@ def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, 
     a_round = p.short_round + (p.round - p.short_round) * min(desc.K / p.round_short, 1.0)
     a_round = a_round * max(desc.K / p.round_long, 1.0) if desc.trans_b else math.inf
     moving = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
+    fetch = 0.0 if desc.beta_zero else fetch_time(desc, FLIGHT)
     for one, _ in rows:
         (chunk, tile), room = p.times[str(size)][one.CONSUMERS, one.BN], places(units)[one.SLICES] * one.resident
         count = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
         inside = -(-claims // (min(count, room) * (one.CONSUMERS + 1))) * a_round
-        work = -(-count // room) * (-(-chunks // one.SLICES) * (chunk + copying * one.BM) + tile)
+        work = -(-count // room) * (
+            -(-chunks // one.SLICES) * (chunk + copying * one.BM) + tile + fetch * min(one.BN, desc.N) / one.SLICES
+        )
         found.append((p.launch + max(work, moving) + min(inside, before), 1 + (inside > before)))
     return found
 

@@ -126,7 +126,8 @@ def predicted(desc: GemmDesc, units: int, variant: Any, layout: Layout | None = 
     moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
     multiplying = schedule_times(desc, variant, units)[1].min(-1)
     time = (p.start + np.maximum(multiplying, moved / cost_model.MEMORY_RATE)) * slower
-    return time + np.where(laid > 0, p.lay_start + laid / p.lay_rate, 0.0)
+    reading = 0.0 if desc.beta_zero else 4 * desc.M * desc.N / p.read_rates[desc.widths[2] == 4]
+    return time + reading + np.where(laid > 0, p.lay_start + laid / p.lay_rate, 0.0)
 
 
 def direct_a(desc: GemmDesc, variant: Any = FIRST) -> Any:
