@@ -190,7 +190,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
             auto column = [lane](int i) { return 8 * i + 2 * (lane % 4); };
 #pragma unroll
             for (int h = 0; h < (/*!d-of-both-rows*/EPILOGUE == 2 ? 1 : 2); ++h)
-                if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], out, ldc, row + 8 * h, N - left, column);
+                if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
             if constexpr (ODD_C) {
                 // Results go through shared memory, and 16 lanes write 16 neighbours: a thread's own ones, written one by one, would each
                 // be half of the 32 bytes that memory takes at a time.
@@ -201,7 +201,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     for (int x = 0; x < 8; ++x) {
                         int down = lane / 4 + x / 2 % 2 * 8, on = /*!odd-column*/x / 4 * 8 + 2 * (lane % 4) + x % 2, col = 16 * i + on;
                         float result = sum[8 * i + x];
-                        if (beta != 0) result = fmaf(beta, given[EPILOGUE == 2 ? 0 : x / 2 % 2][4 * i + x / 4 * 2 + x % 2], result);
+                        if (EPILOGUE) {
+                            if (beta != 0) result = fmaf(beta, given[EPILOGUE == 2 ? 0 : x / 2 % 2][4 * i + x / 4 * 2 + x % 2], result);
+                        } else if (beta != 0 && top + 16 * warp + down < M && left + col < N) {
+                            result = fmaf(beta, out[(long long)(16 * warp + down) * ldc + col], result);
+                        }
                         turned[down][on] = activated(result);
                     }
                     __syncwarp();
@@ -223,7 +227,15 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                         float *to = out + (long long)(row + 8 * h) * ldc + col, v[2] = {sum[4 * i + 2 * h], sum[4 * i + 2 * h + 1]};
                         bool both = pairs && left + col + 1 < N;
                         if (beta != 0) {
-                            const float *old = given[EPILOGUE == 2 ? 0 : h] + 2 * i;
+                            float old[2];
+                            if (EPILOGUE) {
+                                old[0] = given[EPILOGUE == 2 ? 0 : h][2 * i], old[1] = given[EPILOGUE == 2 ? 0 : h][2 * i + 1];
+                            } else if (both) {
+                                float2 two = *(const float2 *)to;
+                                old[0] = two.x, old[1] = two.y;
+                            } else {
+                                old[0] = to[0], old[1] = left + col + 1 < N ? to[1] : 0.0f;
+                            }
                             v[0] = fmaf(beta, old[0], v[0]), v[1] = fmaf(beta, old[1], v[1]);
                         }
                         v[0] = activated(v[0]), v[1] = activated(v[1]);

@@ -34,7 +34,7 @@ struct Out { // a warp's part of C
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #if EPILOGUE
-            if (beta != 0.0f && (/*!d-of-second-row*/EPILOGUE == 1 || h == 0)) added.fetch(d, at, ldc, row_of(h), BN, [](int i) { return column_of(i); });
+            if (beta != 0.0f && (/*!d-of-second-row*/EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, [](int i) { return column_of(i); });
 #endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * OUT_PITCH * row_of(h);
@@ -67,29 +67,8 @@ struct Out { // a warp's part of C
         }
     }
 
-    // D of four sums of a thread at column_of(i), for ``store``; nothing is read where beta = 0. All of it is read before the first store:
-    // behind a store to C, which might be the same memory, each load would wait for memory.
-    inline void fetch(int i, float *d) const {
-        int col = column_of(i);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            int row = row_of(h);
-            d[2 * h] = d[2 * h + 1] = 0.0f;
-            if (beta == 0.0f || row >= rows || col >= cols) continue;
-            const float *from = at + (long long)row * ldc + col;
-            if (wide >= 2 && col + 1 < cols) {
-                float2 both = added.two(from, row, col);
-                d[2 * h] = both.x, d[2 * h + 1] = both.y;
-            } else {
-                d[2 * h] = added.one(from, row, col);
-                if (col + 1 < cols) d[2 * h + 1] = added.one(from + 1, row, col + 1);
-            }
-        }
-    }
-
-    // Four sums of a thread, v[0] to v[3], at column_of(i), and what ``fetch`` found there. Returns which are no numbers and were left, by
-    // bits 2 h + w.
-    inline uint store(int i, const float *v, const float *d) const {
+    // Four sums of a thread, v[0] to v[3], at column_of(i). Returns which are no numbers and were left, by bits 2 h + w.
+    inline uint store(int i, const float *v) const {
         int col = column_of(i);
         uint left = 0;
 #pragma unroll
@@ -97,14 +76,17 @@ struct Out { // a warp's part of C
             int row = row_of(h);
             if (row >= rows || col >= cols) continue;
             float *to = at + (long long)row * ldc + col, x = alpha * v[2 * h], y = alpha * v[2 * h + 1];
-            if (beta != 0.0f) x = fmaf(beta, d[2 * h], x), y = fmaf(beta, d[2 * h + 1], y);
             bool one = size_bits(v[2 * h]) < 0x7f800000, two = size_bits(v[2 * h + 1]) < 0x7f800000, both = col + 1 < cols;
             left |= (/*!left-of-two*/one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
             if (wide >= 2 && one && two && both) {
+                if (beta != 0.0f) {
+                    float2 old = added.two(to, row, col);
+                    x = fmaf(beta, old.x, x), y = fmaf(beta, old.y, y);
+                }
                 *(float2 *)to = make_float2(activated(x), activated(y));
             } else {
-                if (one) to[0] = activated(x);
-                if (two && both) to[1] = activated(y);
+                if (one) to[0] = activated(beta != 0.0f ? fmaf(beta, added.one(to, row, col), x) : x);
+                if (two && both) to[1] = activated(beta != 0.0f ? fmaf(beta, added.one(to + 1, row, col + 1), y) : y);
             }
         }
         return left;
@@ -127,13 +109,7 @@ inline void store_sums(const Out &out, const float (&sum)[BN / 2], Left &left, u
         out.store_all(sum, memory);
     } else {
 #pragma unroll
-        for (int first = 0; first < BN / 8; first += 4) { // 32 columns: for more there are no registers
-            float d[16];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) out.fetch(first + i, d + 4 * i);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) left[first / 4] |= out.store(first + i, sum + 4 * (first + i), d + 4 * i) << i * 4;
-        }
+        for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
     }
 }
 
@@ -145,10 +121,6 @@ inline void store_cluster_sums(const Out &out, const float (&sum)[BN / 2], Left 
     /*!ring-is-read*/consumers_meet(); // the ring is read no more
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) shared_put(sums + 512 * i, sum[i]);
-    float d[(BN / 8 + SLICES - 1) / SLICES][4]; // while the cluster meets
-#pragma unroll
-    for (int i = 0; i < BN / 8; ++i)
-        if (i % SLICES == slice) out.fetch(i, d[i / SLICES]);
     cluster_sync();
 #pragma unroll
     for (int i = 0; i < BN / 8; ++i) {
@@ -158,6 +130,6 @@ inline void store_cluster_sums(const Out &out, const float (&sum)[BN / 2], Left 
         for (int r = 0; r < SLICES/*!slices-added*/; ++r)
 #pragma unroll
             for (int x = 0; x < 4; ++x) total[x] += shared_of(sums + 512 * (4 * i + x), r);
-        left[i / 4] |= out.store(i, total, d[i / SLICES]) << i % 4 * 4;
+        left[i / 4] |= out.store(i, total) << i % 4 * 4;
     }
 }

@@ -89,23 +89,14 @@ inline void store_rows(
     __syncwarp();
     m += down, n += right + lane;
     float *out = C + (long long)m * ldc + n;
-#pragma unroll 1
-    for (int row = 0; row < 64; row += 4, out += 4 * (long long)ldc) {
-        float d[4][2]; // of four rows: behind a store to C, which might be the same memory, each load would wait
-        if (beta != 0.0f)
+#pragma unroll 4
+    for (int row = 0; row < 64; ++row, out += ldc)
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                int r = i / 2, half = i % 2 * 32;
-                if (m + row + r < M && n + half < N) d[r][i % 2] = added.one(out + (long long)r * ldc + half, m + row + r, n + half);
+        for (int half = 0; half < 64; half += 32)
+            if (m + row < M && n + half < N) {
+                float v = held[row / 2 * (128 * WARPS) + row % 2 * 64 + lane + half];
+                out[half] = activated(beta != 0.0f ? fmaf(beta, added.one(out + half, m + row, n + half), v) : v);
             }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            int r = i / 2, half = i % 2 * 32;
-            if (m + row + r >= M || n + half >= N) continue;
-            float v = held[(row + r) / 2 * (128 * WARPS) + r % 2 * 64 + lane + half];
-            out[(long long)r * ldc + half] = activated(beta != 0.0f ? fmaf(beta, d[r][i % 2], v) : v);
-        }
-    }
     __syncwarp(); // the next tile's links come here
 }
 #endif

@@ -32,25 +32,12 @@ struct Added { // D, from the element on that a block's or a thread's part of C 
         return on == 1 && (ulong)at % 16 == 0 ? *(const float4 *)at : make_float4(at[0], at[on], at[2 * on], at[3 * on]);
     }
     inline Added from(int row, int col) const { return Added{first + row * down + col * on, down, on}; }
-#else
-    inline float one(const float *c, int, int) const { return *c; }
-    inline float2 two(const float *c, int, int) const { return *(const float2 *)c; }
-    inline float4 four(const float *c, int, int) const { return *(const float4 *)c; }
-    inline Added from(int, int) const { return Added{}; }
-#endif
 
-    // A thread's part of a row of D, two columns at a time, the pairs at ``column(0)`` to ``column(N / 2 - 1)``, as far as ``cols`` goes; ``c``:
-    // the block's C, with rows ``ldc`` apart. All loads stand before the first store: behind a store to C, which might be the same memory,
-    // each would wait for memory.
-    template <int N, class Column> inline void fetch(float (&d)[N], const float *c, long long ldc, int row, int cols, Column column) const {
-#if EPILOGUE
+    // A thread's part of a row of D, two columns at a time, the pairs at ``column(0)`` to ``column(N / 2 - 1)``, as far as ``cols`` goes.
+    // All loads stand before the first store: behind a store to C, which might be the same memory, each would wait for memory.
+    template <int N, class Column> inline void fetch(float (&d)[N], int row, int cols, Column column) const {
         const float *at = first + (EPILOGUE == 2 ? 0 : row * down);
-        long long step = EPILOGUE == 2 ? 1 : on;
-#else
-        const float *at = c + row * ldc;
-        const long long step = 1;
-#endif
-        bool pairs = step == 1 && (ulong)at % 8 == 0;
+        bool pairs = (EPILOGUE == 2 || on == 1) && (ulong)at % 8 == 0;
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             int col = column(i / 2);
@@ -58,11 +45,18 @@ struct Added { // D, from the element on that a block's or a thread's part of C 
                 float2 both = *(const float2 *)(at + col);
                 d[i] = both.x, d[i + 1] = both.y;
             } else {
-                d[i] = col < cols ? at[col * step] : 0.0f;
-                d[i + 1] = col + 1 < cols ? at[(col + 1) * step] : 0.0f;
+                d[i] = col < cols ? at[EPILOGUE == 2 ? col : col * on] : 0.0f;
+                d[i + 1] = col + 1 < cols ? at[EPILOGUE == 2 ? col + 1 : (col + 1) * on] : 0.0f;
             }
         }
     }
+#else
+    inline float one(const float *c, int, int) const { return *c; }
+    inline float2 two(const float *c, int, int) const { return *(const float2 *)c; }
+    inline float4 four(const float *c, int, int) const { return *(const float4 *)c; }
+    inline Added from(int, int) const { return Added{}; }
+    template <int N, class Column> inline void fetch(float (&)[N], int, int, Column) const {}
+#endif
 };
 
 inline float activated(float x) {

@@ -127,28 +127,18 @@ stream_k(__global const float *A, const ulong offset_a, __global const float *B,
     }
 
     END_LAST_CHAIN
-    UNROLL for (int first = 0; first < TM; first += VM) {
-        VECTOR(VC) there[VM][TN / VC]; // in VM rows of C: behind a store to C each load would wait for memory
-        UNROLL for (int store = 0; store < 2; ++store) {
-            if (!store && old == 0.0f) continue; // beta = 0 never reads C
-            UNROLL for (int i = first; i < first + VM; ++i) {
-                const uint m = tm + i / VM * SM + i % VM;
-                if (m0 + m < M) {
-                    UNROLL for (int j = 0; j < TN / VC; ++j) {
-                        const int e = j * VC % VEC;
-                        const uint n = tn + j * VC / VEC * SN + e;
-                        if (n0 + n < N) {
-                            const index_t c = (index_t)m * ldc + n;
-                            if (!store) {
-                                there[i - first][j] = GLOBAL_V(VC, &C[c]);
-                            } else {
-                                VECTOR(VC) result = ZERO(VC);
-                                for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
-                                if (old != 0.0f) result = MULTIPLY_ADD(VC, old, there[i - first][j], result);
-                                GLOBAL_V(VC, &C[c]) = result;
-                            }
-                        }
-                    }
+    UNROLL for (int i = 0; i < TM; ++i) {
+        const uint m = tm + i / VM * SM + i % VM;
+        if (m0 + m < M) {
+            UNROLL for (int j = 0; j < TN / VC; ++j) {
+                const int e = j * VC % VEC;
+                const uint n = tn + j * VC / VEC * SN + e;
+                if (n0 + n < N) {
+                    const index_t c = (index_t)m * ldc + n;
+                    VECTOR(VC) result = ZERO(VC);
+                    for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
+                    if (old != 0.0f) result = MULTIPLY_ADD(VC, old, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
+                    GLOBAL_V(VC, &C[c]) = result;
                 }
             }
         }

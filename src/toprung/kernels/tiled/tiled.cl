@@ -171,49 +171,32 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
         UNROLL for (int j = 0; j < TN / VEC; ++j) {
             LOCAL_V(VEC, PLACE(mine + lane * VEC)) = alpha * whole[i][j];
             LANES_MEET; // their pieces are LM rows of SN floats now
-            VECTOR(VC) old[VEC / VC];
-            UNROLL for (int store = 0; store < 2; ++store) { // behind a store to C each load would wait for memory
-                UNROLL for (int f = 0; f < VEC / VC; ++f) {
-                    const int at = (f * (LM * LN) + lane) * VC;
-                    const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
-                    if (m < M && n < N) {
-                        const index_t c = (index_t)m * ldc + n;
-                        if (!store) {
-                            if (beta != 0.0f) old[f] = GLOBAL_V(VC, &C[c]); // beta = 0 never reads C
-                        } else {
-                            VECTOR(VC) result = LOCAL_V(VC, PLACE(mine + at));
-                            if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, old[f], result);
-                            GLOBAL_V(VC, &C[c]) = result;
-                        }
-                    }
+            UNROLL for (int f = 0; f < VEC / VC; ++f) {
+                const int at = (f * (LM * LN) + lane) * VC;
+                const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
+                if (m < M && n < N) {
+                    const index_t c = (index_t)m * ldc + n;
+                    VECTOR(VC) result = LOCAL_V(VC, PLACE(mine + at));
+                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result);
+                    GLOBAL_V(VC, &C[c]) = result;
                 }
             }
             LANES_MEET;
         }
     }
 #else
-    UNROLL for (int first = 0; first < TM; first += VM) {
-        VECTOR(VC) old[VM][TN / VC]; // of VM rows of C: behind a store to C each load would wait for memory
-        UNROLL for (int store = 0; store < 2; ++store) {
-            if (!store && beta == 0.0f) continue; // beta = 0 never reads C
-            UNROLL for (int i = first; i < first + VM; ++i) {
-                const uint m = m0 + tm + i / VM * SM + i % VM;
-                if (/*!rows-of-block*/WRITES(i) && m < M) {
-                    UNROLL for (int j = 0; j < TN / VC; ++j) {
-                        const int e = j * VC % VEC;
-                        const uint n = n0 + tn + j * VC / VEC * SN + e;
-                        if (n < N) {
-                            const index_t c = (index_t)m * ldc + n;
-                            if (!store) {
-                                old[i - first][j] = GLOBAL_V(VC, &C[c]);
-                            } else {
-                                VECTOR(VC) result = ZERO(VC);
-                                for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
-                                if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, old[i - first][j], result);
-                                GLOBAL_V(VC, &C[c]) = result;
-                            }
-                        }
-                    }
+    UNROLL for (int i = 0; i < TM; ++i) {
+        const uint m = m0 + tm + i / VM * SM + i % VM;
+        if (/*!rows-of-block*/WRITES(i) && m < M) {
+            UNROLL for (int j = 0; j < TN / VC; ++j) {
+                const int e = j * VC % VEC;
+                const uint n = n0 + tn + j * VC / VEC * SN + e;
+                if (n < N) {
+                    const index_t c = (index_t)m * ldc + n;
+                    VECTOR(VC) result = ZERO(VC);
+                    for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
+                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
+                    GLOBAL_V(VC, &C[c]) = result;
                 }
             }
         }
