@@ -305,6 +305,34 @@ def test_a_pending_sign_is_never_taken_for_none() -> None:
         agree(torch.addmm(x, b, b), sign * plain.double() + b.double() @ b.double(), 4)
 
 
+def test_a_result_with_a_pending_sign_is_refused_for_what_it_got_would_be_lost() -> None:
+    a, b, turned = drawn(8, 6), drawn(6, 5), torch.zeros(8, 5, dtype=torch.complex64, device=DEVICE).conj().imag
+    with pytest.raises(errors.BadShape, match="out is read-only"):
+        toprung.matmul(a, b, out=turned, own=True)
+    agree(torch.mm(a, b, out=turned), a.double() @ b.double(), 6)
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory, as DTensor is."""
+
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, *given: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_tensor_without_memory_is_named() -> None:
+    a, b, freed = drawn(8, 6), drawn(6, 5), drawn(8, 6).cpu()
+    freed.untyped_storage().resize_(0)
+    for given, kind in ((Wrapper(a), "Wrapper"), (freed, "Tensor")):
+        with pytest.raises(errors.BadArray, match=f"a, a {kind}, has no memory of its own"):
+            toprung.sgemm(1.0, given, b.to(given.device), own=True)
+    with pytest.raises(errors.BadArray, match="out, a Wrapper, has no memory of its own"):
+        toprung.matmul(a, b, out=Wrapper(drawn(8, 5)), own=True)
+
+
 def test_threads_multiply_at_once() -> None:
     import threading
 

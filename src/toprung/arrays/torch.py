@@ -55,7 +55,10 @@ class Torch(Adapter):
             raise BadArray(f"{name} is a tensor of layout {thing.layout}: pass {name}.to_dense()")
         if thing.requires_grad and torch.is_grad_enabled():
             raise BadArray(f"{name} requires a gradient, which only matmul records: pass {name}.detach(), or use torch.no_grad()")
-        thing = thing.resolve_neg() if thing.is_neg() else thing
+        if thing.is_neg():
+            return self._operand(thing.resolve_neg(), name, dtype)._replace(writable=False)  # nobody would see what it gets
+        if not thing.data_ptr() and thing.numel():
+            raise BadArray(f"{name}, a {type(thing).__name__}, has no memory of its own: pass a plain tensor with its elements")
         if thing.device.type == "cpu" and dtype != "float32":
             return Operand(self, thing, tuple(thing.shape), thing.stride(), Home(HOST), thing.data_ptr(), dtype=dtype)
         if thing.device.type == "cpu":
