@@ -333,6 +333,26 @@ def test_a_tensor_without_memory_is_named() -> None:
         toprung.matmul(a, b, out=Wrapper(drawn(8, 5)), own=True)
 
 
+def test_pytorch_itself_says_that_memory_was_freed() -> None:
+    a, b, c, bias = drawn(8, 6), drawn(6, 5), drawn(8, 5), drawn(8, 5)
+    calls: list[Any] = [
+        lambda: torch.mm(a, b),
+        lambda: torch.mm(a, b, out=c),
+        lambda: torch.addmm(bias, a, b),
+        lambda: c.addmm_(a, b),
+    ]
+    before = taken()
+    for call in calls * 2:
+        call()
+    assert taken() == before + 8
+    for freed, using in ((c, calls[1::2]), (b, calls)):
+        freed.untyped_storage().resize_(0)
+        for call in using:
+            with pytest.raises(RuntimeError, match="its data is not allocated yet"):
+                call()
+    assert taken() == before + 8
+
+
 def test_threads_multiply_at_once() -> None:
     import threading
 

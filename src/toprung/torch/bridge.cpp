@@ -267,7 +267,7 @@ bool keyed(Key& key, int64_t number, uint64_t head, const Tensor* const (&tensor
         const size_t dims = shape.size();
         if (dims > DIMS || (tensor.*Fields::custom)(c10::TensorImpl::SizesStridesPolicy::CustomStrides)) return false;
         if (storage == nullptr || std::bit_cast<uint16_t>(storage->device()) != place) return false;
-        if (tensor.dtype() != caffe2::TypeMeta::Make<float>()) return false;
+        if (tensor.dtype() != caffe2::TypeMeta::Make<float>() || storage->data() == nullptr) return false;
         const auto address = reinterpret_cast<uintptr_t>(storage->data()) + sizeof(float) * (tensor.*Fields::offset);
         head |= 64 | (address & 15) << 2 | dims;
         const int64_t *sizes = shape.sizes_data(), *strides = shape.strides_data();

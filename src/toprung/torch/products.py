@@ -362,6 +362,8 @@ def multiply(
     if a.dtype is not FLOAT32 or b.dtype is not FLOAT32 or op not in products.settings.ops:
         return None
     at_a, at_b, number = a.data_ptr(), b.data_ptr(), a.get_device()
+    if not at_a or not at_b or any(t is not None and not t.data_ptr() for t in (bias, out)):
+        return None  # memory that was freed, as FSDP frees that of parameters: PyTorch's own says so
     key: Hashable
     if out is None and bias is None:
         key = (op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device())
