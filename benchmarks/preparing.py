@@ -11,7 +11,6 @@ of a shared machine drifts. The factor is the median of all rounds, with its qua
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import statistics
 import threading
@@ -35,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=30.0, help="after which no round begins, but for the first two")
     parser.add_argument("--share", type=float, default=background.SHARE, help="of the time that preparing may hold the GIL")
     given = parser.parse_args()
     session = backends.session_for(backends.find(given.device))
@@ -54,8 +53,10 @@ def main() -> None:
     step()
     toprung.torch.wait()
     a = torch.randn(4096, 256, device=device)
-    agreed = torch.mm(a[:64], a[:64].T).double()
-    torch.testing.assert_close(agreed, a[:64].double() @ a[:64].double().T, rtol=1e-4, atol=1e-4)
+    first, rows = a[:8], range(12, 4096, 4)  # rows of C on 16 bytes: few kernels
+    for _ in range(2):  # PyTorch's, then ours
+        torch.testing.assert_close(torch.mm(first, first.T).double(), first.double() @ first.double().T, rtol=1e-4, atol=1e-4)
+        toprung.torch.wait()
 
     used, prepare = list[float](), products._prepare
 
@@ -66,28 +67,29 @@ def main() -> None:
 
     products._prepare = timed
     background.SHARE = given.share
-    rows = iter(range(8, 4096))
     alone, beside = [_mean(step, threading.Event(), 0.3)], list[float]()  # mean seconds of a step, by round
-    for _ in range(given.rounds):
+    start, size = time.perf_counter(), background.THREADS + 1  # the last job follows a pause of the threads that do the others
+    for at in range(0, len(rows) - size, size):
+        if len(beside) > 1 and time.perf_counter() - start > given.seconds:
+            break
         toprung.torch.wait()  # ends the pause
         known, jobs = set(products.now.entries.every()), list[threading.Event]()
-        for n in itertools.islice(rows, background.THREADS + 1):  # the last job follows a pause of the threads that do the others
-            while not (new := set(products.now.entries.every()) - known):  # the first product of a kind may enter no Python
-                torch.mm(a[:n], a[:n].T)  # products that differ in two sizes share no range of sizes
-            known |= new
-            jobs += [entry.job.done for entry in new]
+        for n in rows[at : at + size]:
+            torch.mm(a[:n], a[:n].T)  # products that differ in two sizes share no range of sizes
+            (entry,) = set(products.now.entries.every()) - known
+            known.add(entry)
+            jobs.append(entry.job.done)
         for done in jobs[:-1]:
             _mean(step, done, 600.0)
-        began = time.perf_counter()
         beside.append(_mean(step, jobs[-1], 600.0))
-        alone.append(_mean(step, threading.Event(), time.perf_counter() - began))
+        alone.append(_mean(step, threading.Event(), 0.3))
     factors = (2 * b / (before + after) for b, before, after in zip(beside, alone, alone[1:], strict=False))
     low, middle, high = statistics.quantiles(factors, n=4)
     found = {
         "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)),
         "share": given.share,
-        "rounds": given.rounds,
+        "rounds": len(beside),
         "step_ms": 1e3 * statistics.median(alone),
         "step_beside_preparing_ms": 1e3 * statistics.median(beside),
         "factor": middle,
