@@ -50,9 +50,11 @@ class CuBLAS(KernelFamily[NoConfig]):
         if not desc.is_vector and 1 < min(desc.M, desc.N) <= p.narrow:
             least *= p.narrow_times
         elif desc.batch > 1:
-            least *= p.batched_times
-        elif not desc.is_vector:
-            least *= p.short_times if desc.K <= p.short else p.deep_times if desc.K >= p.deep else 1.0
+            least *= p.batched_times.get(device.name, p.batched_times["else"])
+        elif not desc.is_vector and desc.K <= p.short:
+            least *= p.short_times.get(device.name, p.short_times["else"])
+        elif not desc.is_vector and desc.K >= p.deep:
+            least *= p.deep_times
         return float(max(least, cost_model.HOST.cublas))
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
