@@ -10,6 +10,7 @@ import pytest
 import golden
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
+from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import KernelFamily, candidates
 from toprung.kernels.build import is_kept, keep, sources_of
@@ -77,3 +78,14 @@ def test_what_is_in_the_cache_is_not_compiled_again(monkeypatch: pytest.MonkeyPa
     keep(source, "here", b"binary")
     assert is_kept(source, "here") and not is_kept(source, "there")
     assert compiler.compile_all([source], "sm_90", "here") == "" and not compiled
+
+
+def test_a_family_that_asks_the_device_while_it_compiles_is_left_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    desc = golden.gemm(4096, 256, 7168)
+    asking = Candidate(PRESPLIT, candidates(PRESPLIT, H200, desc)[0])
+    monkeypatch.setattr(type(PRESPLIT), "compile", lambda self, session, *more: session.workspace(session.queue, 1 << 20))
+    pool = compiler.Compiler(H200, 1)
+    try:
+        assert pool.ahead(asking, desc, "here") is None
+    finally:
+        pool.close()

@@ -16,7 +16,7 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.device import Device, cores
 from toprung.dispatch.selection import Candidate
-from toprung.errors import ToprungError
+from toprung.errors import ToprungError, let_through
 from toprung.gemm.desc import Desc
 from toprung.kernels.build import is_kept, keep, sources_of
 from toprung.oracle.problem import Problem
@@ -71,8 +71,9 @@ class Compiler:
             return None
         try:
             sources = sources_of(candidate.family, self._device, desc, candidate.config)
-        except ToprungError:
-            return None  # the worker reports the error
+        except Exception as error:  # somebody else's family may ask the device while it compiles; the worker has one
+            let_through(error)
+            return None
         try:
             return self._pool.submit(compile_all, sources, self._device.arch, fingerprint) if sources else None
         except (BrokenProcessPool, RuntimeError):
