@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,30 @@ def test_a_name_is_given_only_where_none_is_known(device: Device) -> None:
     assert given == pocl_cpu.help_if_unknown()
     assert given in ("", pocl_cpu._best_name(Path("/proc/cpuinfo").read_text()))
     assert "generic" not in device.runtime
+
+
+THREADS = """
+import sys, threading
+import pyopencl
+from toprung.backends import pocl_cpu
+
+pyopencl.get_platforms()
+start, said = threading.Barrier(8), []
+
+def work():
+    start.wait()
+    said.append(pocl_cpu.help_if_unknown())
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+print(len(said), len(set(said)))
+"""
+
+
+def test_threads_that_look_first_give_the_name_once(device: Device) -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8 1\n", "")

@@ -14,11 +14,13 @@ import functools
 import mmap
 import struct
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 
 from toprung.errors import let_through
+from toprung.forks import renewed
 
 SYMBOL = b"_ZN4llvm3sys14getHostCPUNameEv"
 KNOWN_AT_A_PLACE = b"POclIcdGetPlatformIDsKHR"
@@ -36,14 +38,23 @@ class _StringRef(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-@functools.cache
+_patching = renewed(threading.Lock())
+"""Held while PoCL's code is patched: another thread that did the same would end the right to write to the page."""
+
+
 def help_if_unknown() -> str:
-    """Give PoCL a CPU name it knows, where the library is loaded and does not know this CPU.
+    """Give PoCL a CPU name it knows, where the library is loaded and does not know this CPU; once in a process.
 
     Returns
     -------
     the name given; empty where nothing was to be done, or nothing could be
     """
+    with _patching:
+        return _helped()
+
+
+@functools.cache
+def _helped() -> str:
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return ""
     try:
