@@ -16,6 +16,7 @@ once more, without a GPU, and described as they would be today; whatever else wa
 
 import argparse
 import os
+import random
 import statistics
 import sys
 import time
@@ -30,15 +31,18 @@ from toprung.backends import nvrtc
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import MissingExtra, ToprungError
+from toprung.kernels.blocks import fitted
 from toprung.kernels.build import keep
 from toprung.kernels.registry import family
-from toprung.kernels.tiled.family import draws
+from toprung.kernels.tiled.family import configuration
+from toprung.kernels.tiled.record import RECORD
 from toprung.lab.harness import environment, results
 from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.sass.machine_code import read
 from toprung.oracle.gemm import Gemm
 from toprung.store.entry import scatter
+from toprung.tile import Tile
 from toprung.tune.measure import WHOLE, Trialled
 
 TILED = family("tiled")
@@ -54,6 +58,20 @@ def parse(text):
     """``4096``, ``96x80x112``."""
     numbers = [int(n) for n in text.split("x")]
     return Gemm(*(numbers * 3 if len(numbers) == 1 else numbers))
+
+
+def draws(device, desc, seed):
+    """Yield legal points of the space, each as likely as any other and none twice; the seed and the device decide which.
+
+    The order does not end: a space that is small would be drawn from for ever once it is used up.
+    """
+    rng, seen = random.Random(seed), set()
+    while True:
+        tile = Tile(**{name: rng.choice(values) for name, values in RECORD.space.items()})
+        switches = {s.name: rng.choice(s.values) for s in RECORD.switches if s.searched}
+        if RECORD.allows(fitted(desc, tile), (), device) and (found := configuration(device, desc, tile, switches)) not in seen:
+            seen.add(found)
+            yield found
 
 
 def code_key(config):

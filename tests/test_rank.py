@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import trial
+from rank import draws
 from tables.rank import TOP, WITHOUT, Timed, agreement, predictions, spearman, timed, without
 from test_choice import H200, problems
 from toprung.dispatch.selection import Candidate
@@ -23,7 +24,6 @@ from toprung.errors import BadRecord, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import candidates
 from toprung.kernels.registry import families, family
-from toprung.kernels.tiled.family import draws
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.rank import Code, Machine, bound, departures, expected, interleaved, machine, predict, turns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -153,20 +152,6 @@ def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[
     """Return a tile and the searched switches with all that follows from the product."""
     made = with_slices(fitted(desc, tile), whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1))
     return TileConfig(made, RECORD.complete(device, {**blocks.product_options(desc, made), **switches}.items()))
-
-
-def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
-    """Yield legal points of the space, each as likely as any other and none twice; the seed and the device decide which.
-
-    The order does not end: a space that is small would be drawn from for ever once it is used up.
-    """
-    rng, seen = random.Random(seed), set[TileConfig]()
-    while True:
-        tile = Tile(**{name: rng.choice(values) for name, values in RECORD.space.items()})
-        switches = {s.name: rng.choice(s.values) for s in RECORD.switches if s.searched}
-        if RECORD.allows(fitted(desc, tile), (), device) and (found := configuration(device, desc, tile, switches)) not in seen:
-            seen.add(found)
-            yield found
 
 
 def arguments(desc: GemmDesc, tile: Tile, slices: int, ldc: int, stride_c: int, stride_slice: int) -> list[np.generic]:
