@@ -43,12 +43,20 @@ def line_of(mesh: Any) -> list[Any]:
 def grid() -> list[Any]:
     """A sample of all placements over two mesh dimensions."""
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
 
     from toprung.distributed import product
 
+    mesh = init_device_mesh("cpu", (2, 2))
+    # a column, which PyTorch redistributes into a part of a padded shard
+    a, b = (
+        program.spread(torch.ones(7, 16), mesh, (Shard(0), Shard(1))),
+        program.spread(torch.ones(16, 1), mesh, (Shard(1), Shard(1))),
+    )
+    assert torch.equal(toprung.distributed.matmul(a, b).full_tensor(), torch.full((7, 1), 16.0))
     # so that bytes decide: of matrices as small as these the host's time would be all; the process ends afterwards
     product.H200 = product.H200._replace(host=0.0)
-    return program.every_placement(init_device_mesh("cpu", (2, 2)), panel_bytes=400, own=True)
+    return program.every_placement(mesh, panel_bytes=400, own=True)
 
 
 def details() -> dict[str, Any]:

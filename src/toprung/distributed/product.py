@@ -226,7 +226,7 @@ class Product:
                 piece = self._slice(name, self.parts[name], *wants[index])
                 if name in self.staged:
                     piece = self.staged[name][: piece.numel()].view(piece.shape).copy_(piece)
-                piece = piece.reshape(-1)
+                piece = piece.contiguous().view(-1)  # PyTorch may redistribute into a part of a padded shard
             got = [into.numel() if index == owners[me] else 0 for index in ranks]
             sent = [piece.numel() if asking[me][turn : turn + 1] == [index] else 0 for index in ranks]
             self._communicate(dist.all_to_all_single, d, into, piece, got, sent)
