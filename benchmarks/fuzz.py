@@ -372,8 +372,8 @@ def examined(case: Case, device: str) -> Outcome:
             outcome.failures += judged(outcome)
         kinds = case.a.values, case.b.values
         if receipt and {*kinds} <= ONE_SIGNED.keys():
-            # rows of C whose rows of A are copies share all errors; where each column of B is one number, rows share how its terms
-            # are rounded: chance is that of one row
+            # rows of C from copies of a row of A have the same errors; where each column of B is one number, all rows of C share
+            # its rounding: one row counts
             copied = {case.a.expanded, case.b.expanded}
             one = (..., slice(1 if "rows" in copied else None), slice(1 if "columns" in copied else None))
             off = bias(*(x[one].cpu().numpy() if gpu else x[one] for x in (found, product, bound)))

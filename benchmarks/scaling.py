@@ -58,7 +58,7 @@ def on_paper(size: int, grid: tuple[int, int, int], panels: int = 16, rates: Rat
         if math.prod(inside) != min(HOST, devices) or any(i > g for i, g in zip(inside, grid, strict=True)):
             continue
         links = [rates.link if i == g else min(rates.link, i * NETWORK) for i, g in zip(inside, grid, strict=True)]
-        # exactly: sum rounds otherwise from Python 3.12 on, and another of two equal grids would be the best
+        # fsum is exact; sum rounds differently from Python 3.12 on, which would select the other of two equally good grids
         sent = min(sent, math.fsum(bytes_ / link for bytes_, link in zip(received, links, strict=True)))
     work = 2 * m * n * k / rates.products
     return max(sent, work) + min(sent, work) / panels

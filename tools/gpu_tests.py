@@ -1,7 +1,7 @@
 """Run the tests that need an NVIDIA GPU, and keep their log in ``results/<device>/gpu-tests.txt``.
 
     python tools/gpu_tests.py [words for pytest]
-    python tools/gpu_tests.py --again tests/pytorch/test_switch.py    # these alone, added to the log: what failed, when mended
+    python tools/gpu_tests.py --again tests/pytorch/test_switch.py    # run these alone, and add them to the log
 
 The log has git's hash of ``src``. CuPy, JAX and PyTorch must be there: a test that is skipped for want of one would say nothing.
 pytest prints each file with a sign for each of its tests as it ends. A test that hangs fails, or ends the run and has its stack

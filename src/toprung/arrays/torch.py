@@ -56,7 +56,7 @@ class Torch(Adapter):
         if thing.requires_grad and torch.is_grad_enabled():
             raise BadArray(f"{name} requires a gradient, which only matmul records: pass {name}.detach(), or use torch.no_grad()")
         if thing.is_neg():
-            return self._operand(thing.resolve_neg(), name, dtype)._replace(writable=False)  # nobody would see what it gets
+            return self._operand(thing.resolve_neg(), name, dtype)._replace(writable=False)  # a copy: a result in it would be lost
         if not thing.data_ptr() and thing.numel():
             raise BadArray(f"{name}, a {type(thing).__name__}, has no memory of its own: pass a plain tensor with its elements")
         if thing.device.type == "cpu" and dtype != "float32":

@@ -99,8 +99,8 @@ def find(name: str | None = None, ladders: bool = True) -> Device:
     """
     if name is not None and not name.strip():
         raise UnknownName("device", name, map(str, devices()))  # a part of every name
-    # a backend that is named is asked alone: another runtime that looks for devices may end a CUDA graph's capture. Backends that
-    # only ladders use are asked last, so that who does not mean them does not wait for them
+    # a named backend is searched alone: another runtime that looks for devices may invalidate a CUDA graph's capture. Backends
+    # that only ladders use are searched last, so that other callers do not wait for them
     everyone = backends()
     plain = [b for b in everyone if not _reason(b)]
     named = [b for b in (everyone if ladders else plain) if b.name == (name or "").lower().strip().partition(":")[0]]

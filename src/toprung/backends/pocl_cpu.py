@@ -39,7 +39,7 @@ class _StringRef(ctypes.Structure):
 
 
 _patching = renewed(threading.Lock())
-"""Held while PoCL's code is patched: another thread that did the same would end the right to write to the page."""
+"""Held while PoCL's code is patched: a second thread that patches would make the page read-only before the first has written."""
 
 
 def help_if_unknown() -> str:

@@ -229,7 +229,7 @@ class Background:
         return found
 
     def ask(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Run a function in a worker and return its result; if there is none, or the program ends and waits, in this process."""
+        """Run a function in a worker and return its result; in this process if there is none or the ending program waits for it."""
         found = None if self._ending and not build.compiling.apart else self.apart(work, *arguments)
         return work(*arguments) if found is None else found
 
@@ -280,7 +280,7 @@ class Background:
         for thread in self._threads:
             thread.join(max(farewell - time.monotonic(), 0.0))
         for worker in self._workers:
-            with contextlib.suppress(OSError):  # what it was asked meanwhile stays unsaid
+            with contextlib.suppress(OSError):  # a request that is still buffered is dropped
                 worker.stdin.close()
             worker.stdout.close()
 

@@ -28,7 +28,7 @@ LONG = 2.0
 """Seconds after which nothing is repeated more than twice."""
 
 SETTLE = 0.2
-"""Seconds of products before each timed run on GPUs. After a rest they run faster, until the power limit takes hold."""
+"""Seconds of products before each timed run on GPUs, so that all runs begin with an equally warm GPU."""
 
 PLACEMENTS: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate(), Partial())
 
@@ -80,7 +80,7 @@ class Bench:
         self.repeats, self.panel_bytes = repeats, panel_bytes
         self.device = torch.device(device)
         if device == "cuda":
-            local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))  # other launchers than torchrun may set RANK alone
+            local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))  # launchers other than torchrun may set RANK alone
             self.device = torch.device("cuda", local % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # NVLink's multicast
@@ -99,7 +99,7 @@ class Bench:
     def seconds(self, arms: dict[str, Callable[[], Any]], settle: Callable[[], Any]) -> dict[str, float]:
         """Return the median seconds of each arm on the slowest rank, after a first round that does not count.
 
-        Arms run in turns, in reverse order every second round, and each after SETTLE seconds of the same products: all meet an
+        Arms run in turns, in reverse order every second round, and each after SETTLE seconds of ``settle``: all meet an
         equally warm device. Rounds end after LONG seconds per arm, but not before the second counted round.
         """
         taken: dict[str, list[float]] = {name: [] for name in arms}

@@ -95,13 +95,13 @@ class Peers:
         self.offers: dict[int, dict[str, Any]] = {}
 
     def offer(self, reads: bool) -> str:
-        """Return as JSON what this rank has freed, and what others need to read its shards, if they are to and it can be."""
+        """Return as JSON handles of memory that this rank has freed and, if others read its shards and can, those of the shards."""
         freed = [handle for handle, (base, identity) in _offered.items() if _identity(base) != identity]
         for handle in freed:
             del _offered[handle]
         offered: dict[str, Any] = {"freed": freed}
         if reads and all(shard.is_contiguous() for shard in self.shards.values()):
-            with contextlib.suppress(Unsupported, ImportError, RuntimeError):  # memory of another kind, as expandable segments
+            with contextlib.suppress(Unsupported, ImportError, RuntimeError):  # memory without handles, such as expandable segments
                 found = {name: _event(name, self.device).ipc_handle().hex() for name in ("ready", "done")}
                 for name, shard in ((name, shard) for name, shard in self.shards.items() if shard.numel()):
                     base, _ = _driver("cuMemGetAddressRange", shard.data_ptr())

@@ -182,9 +182,9 @@ class Schedule:
 
     @kept
     def rows(self, name: str, at: tuple[int, ...] | None = None) -> dict[int, tuple[int, int]]:
-        """Return rows before and in the largest shard after, by mesh dimensions that cut a panel's rows, in the order of ``steps``.
+        """Return by mesh dimensions that cut a panel's rows, in the order of ``steps``: rows before, and rows of the largest part.
 
-        A panel's rows are along the operand's other axis. After the last step the rows that are left come as dimension -1.
+        A panel's rows are along the operand's other axis. Dimension -1 has the rows that are left after the last step.
         """
         axis = 1 - self.axis(name)
         at, left = at or (0,) * len(self.mesh), self.shard(name, self.needed(name), at)[axis]

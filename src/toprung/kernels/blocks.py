@@ -336,7 +336,7 @@ def waves(
 ) -> tuple[cost_model.Wave, cost_model.Wave]:
     """Return the cycles of an SM by a table's rows: with as many blocks as it holds, and with 0, 1, …
 
-    ``wide``, ``wide_parts``: floats per access to C, and to partial results. ``fetch``: cycles in which an access of C is read.
+    ``wide``, ``wide_parts``: floats per access to C, and to partial results. ``fetch``: cycles of reading C, per access.
     """
     t = table.columns
     count, parts = np.arange(table.resident.max() + 1).clip(1)[:, None], table.share > 0

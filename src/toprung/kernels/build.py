@@ -149,13 +149,13 @@ def _contents(pack: Path) -> tuple[Mapping[str, list[tuple[int, int]]], int]:
 
 
 class _Dry(SimpleNamespace):
-    """A session without a device, on which nothing is allocated or kept."""
+    """A session without a device, which allocates and keeps nothing."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def sources_of(family: KernelFamily, device: Device, desc: Desc, config: Any) -> list[Source]:
-    """Return what a family's ``compile`` compiles for a product, the product's kernel first, so that others can do it before.
+    """Return what a family's ``compile`` compiles for a product, the product's kernel first, so that it can be compiled ahead.
 
     Raises
     ------

@@ -125,8 +125,8 @@ def wave_of(
 ) -> Wave:  # fmt: skip
     """Return the cycles of ``count`` blocks that an SM runs at once.
 
-    They write partial sums (``parts``) or C, each access of which they first read in ``fetch`` cycles. The blocks of a cluster
-    first exchange their sums; then each writes its share.
+    They write partial sums (``parts``) or C; if β is not 0 they read C first, in ``fetch`` cycles per access. The blocks of a
+    cluster first exchange their sums; then each writes its share.
 
     An iteration takes the time of its multiply-adds on the lanes that the work-items fill, at the tile's efficiency, and waits.
     Fewer filled lanes are more efficient; narrow reads of operands take longer. C is written ``vc`` floats at a time, by
@@ -170,7 +170,7 @@ def block_cycles(
 
 
 def fetch_time(desc: GemmDesc, p: Any) -> float:
-    """Return the model's time of reading C where β is not 0, before it is written: from the L2 or, if it is too large, memory."""
+    """Return a model's ``fetch``, in its unit: the time of one read of C, from the L2 or, if C is too large for it, from memory."""
     return float(p.fetch["L2" if 4 * desc.batch * desc.M * desc.N <= L2 else "memory"])
 
 

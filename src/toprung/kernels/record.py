@@ -251,7 +251,7 @@ class RecordFamily(SearchedFamily[Tiles]):
         return [backends.prelude(backend), *(record.text() for record in self.records)]
 
     def source(self, device: Device, config: Tiles) -> Source:
-        """Return the source of the product's kernel with a configuration that has every switch."""
+        """Return the source of the product's kernel; the configuration names every switch."""
         return self.record(config).source_for(config.tile, config.options, device)
 
 

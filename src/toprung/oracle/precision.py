@@ -14,7 +14,7 @@ from types import MappingProxyType
 from toprung.errors import UnknownName
 
 UNEVEN = 2.0**-26
-"""Bias of rounding to nearest where results fill the steps of fp32 unevenly: 0.7 times a number ends near tenths of a step."""
+"""Bias of rounding to nearest where results fill the steps of fp32 unevenly, as 0.7 times a number ends near tenths of a step."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Precision:
     Attributes
     ----------
     loss : grade ratio that rounding the operands may cost one product, beyond what fp32 arithmetic costs
-    bias : of sums of one sign (``toprung.oracle.bias``), what truncation leaves in a path of our own
+    bias : bias of sums of one sign (``toprung.oracle.bias``) that truncation leaves in our own paths; None for others
     accurate : whether it is meant to be as accurate as fp32, in the norm at least
     why : where ``loss`` comes from
     """
@@ -36,10 +36,10 @@ class Precision:
     bias: float | None = None
 
     def bias_limit(self, depth: int, alpha: float = 1.0, near_one: int = 0) -> float:
-        """Return the largest bias accepted for ``alpha`` times sums of ``depth`` terms; ``near_one``: operands of 1 to 1.001.
+        """Return the largest bias accepted for ``alpha`` times sums of ``depth`` terms; ``near_one`` operands are of 1 to 1.001.
 
         A chain of K additions rounds terms below u·K of their mean to zero, about that share of them: it loses (K·u)² at most.
-        If both are near one, hi·hi of 32 products is 32 + n·2⁻¹⁰ + m·2⁻²⁰, m about 8. Once the sum of those is above 2⁸, fp32
+        If both are near one, 32 products hi·hi add up to 32 + n·2⁻¹⁰ + m·2⁻²⁰, m about 8. Once the total is above 2⁸, fp32
         drops m·2⁻²⁰, a share of 2⁻²²; once it is above 2¹⁴, ties of n·2⁻¹⁰ are rounded up, by 2⁻¹¹ on average, a share of 2⁻¹⁶.
         """
         if self.bias is None:

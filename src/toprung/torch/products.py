@@ -244,7 +244,7 @@ class Products(CountedProducts[Entry]):
             self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
             return
         with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
-            for one in self.entries.every():  # there may be thousands: the look that takes longest is the last
+            for one in self.entries.every():  # there may be thousands, so the slowest test comes last
                 decided = one.call is not None or (one.job is not None and one.job.begun)
                 if one is entry or one.op != entry.op or one.operands is None or not decided:
                     continue
@@ -363,7 +363,7 @@ def multiply(
         return None
     at_a, at_b, number = a.data_ptr(), b.data_ptr(), a.get_device()
     if not at_a or not at_b or any(t is not None and not t.data_ptr() for t in (bias, out)):
-        return None  # memory that was freed, as FSDP frees that of parameters: PyTorch's own says so
+        return None  # memory was freed, as FSDP frees that of parameters: PyTorch reports it
     key: Hashable
     if out is None and bias is None:
         key = (op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device())

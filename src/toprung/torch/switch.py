@@ -88,7 +88,7 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
         _overriding.pop(kind).end()
     caches.tag(active)
     if active is not None and "cpu" not in active.device_types and not idle.tell("PyTorch", products.gpus):
-        # load now what preparing needs: later that would hold the GIL while the program computes
+        # load now what preparing needs: loading it later would hold the GIL while the program computes
         backends()
         families()
         native_plan.entry()

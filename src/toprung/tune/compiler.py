@@ -71,7 +71,7 @@ class Compiler:
             return None
         try:
             sources = sources_of(candidate.family, self._device, desc, candidate.config)
-        except Exception as error:  # somebody else's family may ask the device while it compiles; the worker has one
+        except Exception as error:  # a family from outside may query the device while it compiles; only the worker has one
             let_through(error)
             return None
         try:

@@ -90,7 +90,7 @@ def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
 
 
 def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
-    """Return the seconds for each column of a tile that reads C where β is not 0: two floats at a time where rows allow it."""
+    """Return the seconds of reading one column of a C tile where β is not 0; twice as many without accesses of two floats."""
     return cost_model.fetch_time(desc, p) * (2 if desc.widths[2] == 1 else 1)
 
 

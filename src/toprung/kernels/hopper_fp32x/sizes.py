@@ -12,7 +12,7 @@ from toprung.kernels.split_k import slice_depth, whole_slices
 ROW_BYTES = 8
 """Bytes that the splitting pass leaves beside the terms of each row."""
 SHARE = 4
-"""Operands whose terms take more than one part in this many of the device's memory, where that is known, are split in flight."""
+"""Operands are split in flight if their terms would take more than 1/SHARE of the device's memory, where that is known."""
 SHALLOWEST, SHORTEST = 64, 256
 """The promise begins at this K; least K of a part: below, a tile's beginning and end are most of its time."""
 DEEPEST_IN_FLIGHT = 1 << 20

@@ -70,7 +70,7 @@ def _object(kind: str, content: bytes) -> bytes:
 
 
 def _tree(folder: Path) -> bytes:
-    """Return git's digest of a folder of plain files, without what is built; empty if git would not keep it."""
+    """Return git's digest of a folder of plain files, without build products; empty if nothing is left."""
     found = []
     for path in folder.iterdir():
         digest = _tree(path) if path.is_dir() else _object("blob", path.read_bytes())
