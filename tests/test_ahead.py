@@ -64,7 +64,7 @@ def test_b_that_the_product_splits_itself_has_no_pass() -> None:
     assert [s.kernel for s in sources_of(PRESPLIT, H200, across, candidates(PRESPLIT, H200, across)[0])] == ["inflight", "split"]
 
 
-def test_what_lies_otherwise_is_another_source() -> None:
+def test_each_layout_has_a_source_of_its_own() -> None:
     made = [sources_of(INFLIGHT, H200, desc_of(*layout), INFLIGHT.config)[0].defines for layout in LAYOUTS]
     assert len({str(sorted(one.items())) for one in made}) == 4
 

@@ -248,7 +248,7 @@ def cublas_errors() -> list[float]:
 
 
 def test_cublas_has_narrow_tiles_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas.MODEL, "batched_times", {"else": 1.0})  # they are for the best selection, not the best prediction
+    monkeypatch.setattr(cublas.MODEL, "batched_times", {"else": 1.0})  # fitted to the best selection, not prediction
     known = cublas_errors()
     assert len(known) >= 4 and statistics.median(known) <= 1.1
     monkeypatch.setattr(cublas.MODEL, "side_of_batches", cublas.MODEL.side)

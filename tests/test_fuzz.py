@@ -187,7 +187,7 @@ def test_copies_of_a_sum_are_no_bias(session: Session) -> None:
 
 @pytest.mark.parametrize("expanded", ["", "rows"])
 def test_terms_that_a_column_shares_are_rounded_once(expanded: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight columns of twelve are too large: of columns that are each one number times sums, eight of twelve are chance."""
+    """Eight of twelve columns are too large: a bias of 4,800 sums, but chance if each column of B is one number."""
     right = toprung.matmul
 
     def wrong(a: Any, b: Any, out: Any, **how: Any) -> Any:

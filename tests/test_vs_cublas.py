@@ -43,7 +43,7 @@ def test_factors_of_cublas_lose_less_to_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_h200_has_factors_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an H100's factors products that they were not fitted to lose more there: cuBLAS is the faster more often."""
+    """With an H100's factors held-out products lose more time on an H200, where cuBLAS is the faster more often."""
     records = [read(RESULTS / "nvidia-h200" / f"{name}.json") for name in ("routes-2026-11-26", "tune-check-seed401")]
     held = [(device_of(record), one) for record in records for one in drawn(record) if one.held and isinstance(one.problem, Gemm)]
     few = [(device, one) for device, one in held if one.problem.batch > 1 or one.problem.K <= cublas.MODEL.short]

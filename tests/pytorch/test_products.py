@@ -305,7 +305,7 @@ def test_a_pending_sign_is_never_taken_for_none() -> None:
         agree(torch.addmm(x, b, b), sign * plain.double() + b.double() @ b.double(), 4)
 
 
-def test_a_result_with_a_pending_sign_is_refused_for_what_it_got_would_be_lost() -> None:
+def test_a_result_with_the_negative_bit_is_refused() -> None:
     a, b, turned = drawn(8, 6), drawn(6, 5), torch.zeros(8, 5, dtype=torch.complex64, device=DEVICE).conj().imag
     with pytest.raises(errors.BadShape, match="out is read-only"):
         toprung.matmul(a, b, out=turned, own=True)

@@ -175,7 +175,7 @@ def test_pytorch_warns_of_nothing() -> None:
 
 
 def test_what_preparing_needs_is_imported_when_products_are_enabled() -> None:
-    """Later it would hold the lock of the interpreter while the program computes."""
+    """Imports later would hold the GIL while the program computes."""
     code = """
 import contextlib, sys
 import toprung.torch
@@ -323,7 +323,7 @@ def test_what_began_before_the_first_job_was_done_is_not_counted() -> None:
     here.end()
 
 
-def test_workers_are_all_started_at_once_and_are_those_that_jobs_are_given_to() -> None:
+def test_all_workers_are_started_at_once_and_run_the_jobs() -> None:
     here = background.Background()
     here.start()
     started = {one.pid for one in here._workers}

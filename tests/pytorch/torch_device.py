@@ -45,12 +45,12 @@ def overriding(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decided_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ``products.decided`` and ``slower`` decide on a GPU, too, where a worker does: tests put others in their place."""
+    """Select in this process on a GPU, too, not in a worker: tests patch ``products.decided`` and ``slower``."""
     monkeypatch.setattr(products, "_around", lambda *_: ())
 
 
 def as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have PyTorch's own kernels be as fast as toprung's, on a GPU, too."""
+    """Have PyTorch's own kernels predicted as fast as toprung's, on a GPU, too."""
     decided_here(monkeypatch)
     monkeypatch.setattr(products, "slower", lambda call, theirs: "it is as fast")
 
