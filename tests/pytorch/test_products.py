@@ -329,6 +329,10 @@ def test_a_tensor_without_memory_is_named() -> None:
     for given, kind in ((Wrapper(a), "Wrapper"), (freed, "Tensor")):
         with pytest.raises(errors.BadArray, match=f"a, a {kind}, has no memory of its own"):
             toprung.sgemm(1.0, given, b.to(given.device), own=True)
+    for _ in range(2):  # the second time it is found again
+        toprung.matmul(a.cpu(), b.cpu(), own=True)
+    with pytest.raises(errors.BadArray, match="a, a Tensor, has no memory of its own"):
+        toprung.matmul(freed, b.cpu(), own=True)
     with pytest.raises(errors.BadArray, match="out, a Wrapper, has no memory of its own"):
         toprung.matmul(a, b, out=Wrapper(drawn(8, 5)), own=True)
 

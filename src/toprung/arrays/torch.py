@@ -78,11 +78,11 @@ class Torch(Adapter):
         return torch.empty(shape, dtype=torch.float32, device=device)
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        # type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign
+        # type, shape, strides in elements, device; None without strides or memory, with a gradient to lose, or a pending sign
         if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
             return None
         try:
-            return thing.dtype, thing.shape, thing.stride(), thing.get_device()
+            return (thing.dtype, thing.shape, thing.stride(), thing.get_device()) if thing.data_ptr() else None
         except RuntimeError:  # sparse ones have no strides
             return None
 

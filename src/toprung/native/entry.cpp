@@ -148,7 +148,7 @@ const Library* read(PyObject* const* given, Tensor* tensors, Key& key) {
         const Library* its = library_of(array);
         Tensor& tensor = tensors[i];
         if (its == nullptr || its->exchange != library->exchange || (its->depth != nullptr && !is_plain(*its, array)) ||
-            its->exchange->read(array, &tensor) != 0 || tensor.dims > DIMS || (tensor.dims > 0 && tensor.strides == nullptr))
+            its->exchange->read(array, &tensor) != 0 || tensor.data == nullptr || tensor.dims > DIMS || (tensor.dims > 0 && tensor.strides == nullptr))
             return nullptr;
         key += static_cast<uint64_t>(tensor.device) << 32 | static_cast<uint32_t>(tensor.number);
         const uint64_t type = (static_cast<uint64_t>(tensor.lanes) << 8 | tensor.bits) << 8 | tensor.code;
