@@ -140,7 +140,7 @@ def a_range_that_is_never_found_holds_up_nothing() -> None:
     weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
     background.HERE.apart = lambda *request: found.wait() and None  # as a compiler that does not end
     make = lambda n: torch.mm(W[n], B[:, :488])  # noqa: E731
-    for again in range(2):  # what is forgotten is waited for no longer
+    for again in range(2):  # after `forget` the first search, which never ends, must hold up nothing either
         products.forget()
         toprung.torch.enable(**{**ON, "own": False})
         assert frames(lambda: [make(n) for n in (600, 610, 620)]) and not toprung.torch.wait(0.05), again
