@@ -3,9 +3,10 @@
     python benchmarks/fresh_shapes.py results/nvidia-h200/fresh-shapes.json [--device cuda:0]
     python benchmarks/fresh_shapes.py OUT.json --device cpu --cases graphs,matmul --rounds 1 --seconds 0.5
 
-Each run is a process of its own, in turns: PyTorch alone, toprung without a compiled kernel (cold), and with those of the run
-before (warm). Step i of a case has the same shape in each run, and its time is compared with that of PyTorch alone. The first and
-the last result of a run are checked against float64; a wrong run is a failure, and enters no ratio.
+Each run is a process of its own, in turns: PyTorch alone, again, toprung without a compiled kernel (cold), and with those of the
+run before (warm). Step i of a case has the same shape in each run, and its time is compared with that of PyTorch alone; PyTorch's
+own second run shows what the host adds by itself. The first and the last result of a run are checked against float64; a wrong run
+is a failure, and enters no ratio.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ from toprung.lab.harness.environment import environment
 from toprung.paths import cache_dir
 from torch_models import WRONG, listed, options
 
-ARMS = ("PyTorch", "cold", "warm")
+ARMS = ("PyTorch", "again", "cold", "warm")
+TOPRUNG = ARMS[2:]
+
+LONG = 1.3
+"""Times as long as PyTorch's from which on a single step is counted as ``long``."""
 
 LATE = 2.0
 """Seconds after the first step from which on a cold program should run at full speed."""
@@ -179,7 +184,7 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
         net, inputs, sizes = CASES[case](small)
         first = next(sizes)
         given, size, found = drawn(inputs, first), first, []
-        if arm != "PyTorch":
+        if arm in TOPRUNG:
             toprung.torch.enable(**options(device, small))
         finish()
         began = time.perf_counter()
@@ -192,7 +197,7 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
             found.append((start - began, end - start, preparing))
             size = next(sizes)
             given = drawn(inputs, size)
-        said, end = toprung.torch.report() if arm != "PyTorch" else None, time.perf_counter() + PREPARING
+        said, end = toprung.torch.report() if arm in TOPRUNG else None, time.perf_counter() + PREPARING
         while arm == "cold" and background.HERE._open and time.perf_counter() < end:
             toprung.torch.wait(0.5)
         wrong = max(error(net, drawn(inputs, one)) for one in (first, size))
@@ -268,11 +273,11 @@ def run(case: str, arm: str, given: argparse.Namespace, device: backends.Device,
 
 
 def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, Any]]:
-    """Return a case's rows, cold and warm: how many times as long as PyTorch's its steps took, each the median of the rounds.
+    """Return a case's rows by arm: how many times as long as PyTorch's its steps took, each the median of the rounds.
 
     ``first``: the first step. ``median``: of all others, ``preparing``: of those while kernels were prepared, ``late``: of those
-    ``LATE`` seconds after the first. ``worst``: the largest of a single step; ``worst_alone``: PyTorch's over its own in another
-    round. ``ready``: seconds after which nothing was prepared any more. ``second``: seconds of PyTorch's step.
+    ``LATE`` seconds after the first. ``worst``: the largest of a single step, ``long``: share of those beyond ``LONG``. ``ready``:
+    seconds after which nothing was prepared any more, if that was before the last step. ``step``: seconds of PyTorch's step.
     """
     rows = []
     wrong = [(arm, one[arm]["error"]) for one in rounds for arm in ARMS if not one[arm]["error"] <= WRONG["toprung"]]
@@ -292,9 +297,11 @@ def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> li
                 "preparing": [r for _, r, preparing in ratios[1:] if preparing],
                 "late": [r for start, r, _ in ratios[1:] if start > LATE],
                 "worst": [max((r for _, r, _ in ratios[1:]), default=1.0)],
-                "worst_alone": [max((a / b for a, b in list(zip(of, usual, strict=False))[1:]), default=1.0) for of in theirs],
+                "long": [statistics.mean(r > LONG for _, r, _ in ratios[1:])] if ratios[1:] else [],
                 "ready": [max((start + seconds for start, seconds, preparing in one[arm]["steps"] if preparing), default=0.0)],
             }
+            if one[arm]["steps"][-1][2]:
+                del kinds["ready"]
             for name, values in kinds.items():
                 if values:
                     found.setdefault(name, []).append(statistics.median(values))
@@ -308,7 +315,7 @@ def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> li
 def spread(rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, Any]]:
     """Return rows of ``matmul``: microseconds of the process's first call, and of a shape's first over its second call."""
     rows = []
-    for arm in ARMS[1:]:
+    for arm in TOPRUNG:
         for turns in zip(*(one[arm] for one in rounds), strict=True):
             row = {"arrays": turns[0]["arrays"], "kind": turns[0]["kind"], "kernels": arm}
             failures += [f"matmul {row}: wrong by {one['error']:.1e}" for one in turns if not one["error"] <= WRONG["toprung"]]
@@ -343,7 +350,7 @@ def main() -> int:
                 for built in ("bridge", "entry"):  # a cold process has these, as from a wheel
                     if (cache_dir() / built).is_dir():
                         shutil.copytree(cache_dir() / built, Path(folder) / "TOPRUNG_CACHE" / built)
-                rounds.append({arm: run(case, arm, given, device, folder) for arm in ARMS[case == "matmul" :]})
+                rounds.append({arm: run(case, arm, given, device, folder) for arm in (TOPRUNG if case == "matmul" else ARMS)})
         if case == "matmul":
             rows["matmul"] = spread(rounds, failures)
             for row in rows["matmul"]:
@@ -355,13 +362,10 @@ def main() -> int:
             continue
         rows["steps"] += (added := compared(case, rounds, failures))
         for row in added:
-            shown = [
-                f"{name} {row[name]:.2f}"
-                for name in ("first", "median", "preparing", "late", "worst", "worst_alone")
-                if name in row
-            ]
+            shown = [f"{name} {row[name]:.2f}" for name in ("first", "median", "preparing", "late", "worst", "long") if name in row]
             print(f"{case:9}{row['kernels']:5} {1e3 * row['step']:6.2f} ms, × PyTorch's: {', '.join(shown)};", end="")
-            print(f" ready after {row.get('ready', 0):.1f} s, {row['taken']} taken in {row['steps']} steps", flush=True)
+            ready = f"ready after {row['ready']:.1f} s" if "ready" in row else "not ready"
+            print(f" {ready}, {row['taken']} taken in {row['steps']} steps", flush=True)
     words = f"--cases {','.join(given.cases)} --rounds {given.rounds} --seconds {given.seconds:g}"
     what = f"python benchmarks/fresh_shapes.py results/{device.slug}/{given.out.name} {words}"
     facts = environment(backends.session_for(device))

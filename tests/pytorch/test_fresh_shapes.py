@@ -30,23 +30,30 @@ def test_a_run_of_a_case_is_right(case: str) -> None:
 
 def one_round(steps: list[list[Any]], error: float = 0.0) -> dict[str, Any]:
     alone = {"steps": [[float(i), 2.0, False] for i in range(5)], "taken": 0, "overrides": "", "error": 0.0}
-    return {"PyTorch": alone, **{arm: {**alone, "steps": steps, "taken": 3, "error": error} for arm in ("cold", "warm")}}
+    ours = {**alone, "steps": steps, "taken": 3, "error": error}
+    return {"PyTorch": alone, "again": alone, "cold": ours, "warm": ours}
 
 
 def test_steps_are_compared_with_pytorchs_of_the_same_shapes() -> None:
     steps = [[0.0, 8.0, True], [1.0, 3.0, True], [2.5, 2.0, False], [3.0, 1.0, False]]
     failures: list[str] = []
-    cold, warm = fresh_shapes.compared("batch", [one_round(steps)] * 2, failures)
+    again, cold, warm = fresh_shapes.compared("batch", [one_round(steps)] * 2, failures)
     assert failures == [] and cold == {**warm, "kernels": "cold"}
-    expected = {"first": 4.0, "median": 1.0, "preparing": 1.5, "late": 0.75, "worst": 1.5, "worst_alone": 1.0, "ready": 8.0}
+    expected = {"first": 4.0, "median": 1.0, "preparing": 1.5, "late": 0.75, "worst": 1.5, "long": 1 / 3, "ready": 8.0}
     assert {name: cold[name] for name in expected} == expected
+    assert again["worst"] == 1.0 and again["long"] == 0.0
+
+
+def test_a_run_that_prepares_at_its_end_is_not_ready() -> None:
+    rows = fresh_shapes.compared("batch", [one_round([[0.0, 8.0, True]])], [])
+    assert ["ready" in row for row in rows] == [True, False, False]
 
 
 def test_a_wrong_run_is_a_failure_and_in_no_ratio() -> None:
     failures: list[str] = []
     rows = fresh_shapes.compared("batch", [one_round([[0.0, 8.0, True]], 1.0), one_round([[0.0, 4.0, True]])], failures)
     assert failures == ["batch cold: wrong by 1.0e+00", "batch warm: wrong by 1.0e+00"]
-    assert [row["first"] for row in rows] == [2.0, 2.0]
+    assert [row["first"] for row in rows] == [1.0, 2.0, 2.0]
 
 
 @pytest.mark.slow
@@ -57,5 +64,5 @@ def test_all_runs_make_a_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert fresh_shapes.main() == 0
     found = results.read(out)
     assert json.loads(out.read_text())["failures"] == []
-    assert [row["kernels"] for row in found["fresh_shapes"]["steps"]] == ["cold", "warm"]
+    assert [row["kernels"] for row in found["fresh_shapes"]["steps"]] == ["again", "cold", "warm"]
     assert len(found["fresh_shapes"]["matmul"]) == 8
