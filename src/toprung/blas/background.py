@@ -31,6 +31,10 @@ Made = TypeVar("Made")
 SHARE = 0.02
 """Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
 
+BREATH = 1e-4
+"""Seconds for which a job lets go of the GIL between its parts. A program's thread that wants it waits for one part then, not for
+the whole job, which is shorter than the 5 ms after which the interpreter would take the GIL away."""
+
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
 
@@ -70,6 +74,11 @@ while True:
 
 PART, URGENT, LATER = range(3)
 """Priorities of jobs: part of a job under way, what a product waits for, what one may need soon."""
+
+
+def breathe() -> None:
+    """Let the program's threads have the GIL between two parts of a job."""
+    time.sleep(BREATH)
 
 
 def held() -> float:

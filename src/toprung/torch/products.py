@@ -238,6 +238,7 @@ class Products(CountedProducts[Entry]):
                 return
             _failed(entry, error)
             made = kin.around(entry, there)
+        background.breathe()
         unknown = made.native.verdict == bridge.UNKNOWN
         if unknown and step:  # the next tile's sizes may have a range
             block = (size - 1) // NARROWEST * NARROWEST
@@ -254,6 +255,7 @@ class Products(CountedProducts[Entry]):
             kin.ranges.append(made)
         if not step and not self.within(entry):
             _prepare(entry, settings)
+        background.breathe()
         self.cover(kin)
         for way in (step,) if step else () if unknown else (1, -1):
             self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
@@ -618,6 +620,7 @@ def theirs(settings: Settings) -> str:
 def _around(session: Any, operands: Operands, axis: int | None, settings: Settings) -> tuple[Around, ...]:
     """Call ``around`` in a worker, and have the kernels loaded by threads that are free."""
     found = background.HERE.ask(around, session.device, operands, axis, theirs(settings))
+    background.breathe()
     for source in found[0].sources if found else ():
         background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
     return found

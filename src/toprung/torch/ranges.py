@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toprung.backends.forms import Words
-from toprung.blas import ranges
+from toprung.blas import background, ranges
 from toprung.blas.product import OnDevice
 from toprung.blas.ranges import Around, Operands, words_of
 from toprung.torch import bridge
@@ -85,6 +85,7 @@ class Kin:
             if same and np.array_equal(planned[ours != planned], found.words[ours != planned]):
                 return one
         call = operands.call(session, found.fused, found.selection)
+        background.breathe()
         one = call, operands, words_of(session, call.executable.plan, operands), found.words
         self.calls.append(one)
         return one
