@@ -90,12 +90,7 @@ def advice(ladders: bool = True) -> list[str]:
 def find(name: str | None = None, ladders: bool = True) -> Device:
     """Return the device a user means: by an id, a part of a name, or the best one; without ``ladders`` one the library uses.
 
-    Raises
-    ------
-    NoDevice
-        there is no device at all
-    UnknownName
-        no device fits ``name``
+    NoDevice if there is no device at all, UnknownName if none fits ``name``.
     """
     if name is not None and not name.strip():
         raise UnknownName("device", name, map(str, devices()))  # a part of every name
@@ -176,13 +171,7 @@ def session_for(device: Device) -> Session:
 
 
 def adopt(queue: Any) -> Session:
-    """Return the session in the context of somebody else's pyopencl queue; one for each context and device, kept.
-
-    Raises
-    ------
-    NoDevice
-        toprung cannot use the queue's device
-    """
+    """Return the session in the context of somebody else's pyopencl queue, one for each context and device; or NoDevice."""
     make = next(m for b in backends() if (m := getattr(b, "adopt", None)) is not None)
     with _sharing:
         key = forks.generation, queue.context.int_ptr, queue.device.int_ptr

@@ -170,13 +170,7 @@ def capability(arch: str) -> tuple[int, int]:
 
 
 def device_of(arch: str) -> Device:
-    """An architecture as a device that nobody has: enough to choose tiles and switches for it.
-
-    Raises
-    ------
-    UnknownName
-        an architecture NVRTC does not compile for
-    """
+    """Return a device that nobody has, of an architecture, to choose tiles and switches for; UnknownName if NVRTC has none such."""
     if arch not in architectures():
         raise UnknownName("architecture", arch, architectures())
     return Device(

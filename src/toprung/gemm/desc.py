@@ -355,10 +355,7 @@ ALIGNED = 4
 def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
     """Return the descriptor of a problem given as in stores and result files: matrices of a batch lie one below the other.
 
-    Raises
-    ------
-    Unsupported
-        another routine's problem
+    Unsupported for another routine's problem.
     """
     if shape["routine"] == "gemv":
         return GemvDesc(

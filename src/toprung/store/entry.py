@@ -186,13 +186,7 @@ class Entry:
 
     @classmethod
     def read(cls, content: object) -> Entry:
-        """Return the entry of parsed JSON that anybody may have written.
-
-        Raises
-        ------
-        StoreError
-            the content is no entry; the message says what is wrong
-        """
+        """Return the entry of parsed JSON that anybody may have written; StoreError says what is wrong if it is none."""
         if not isinstance(content, Mapping):
             raise StoreError(f"an entry is an object, not {shown(content)}")
         known = {f.name for f in fields(cls)}

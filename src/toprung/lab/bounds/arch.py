@@ -210,13 +210,7 @@ CARDS: Mapping[str, tuple[float, int, str]] = MappingProxyType({
 
 
 def architecture(key: str) -> Architecture:
-    """An architecture by its name; ``sm_90a`` is ``sm_90``.
-
-    Raises
-    ------
-    UnknownName
-        none of these: nothing is known about it, and nothing is guessed
-    """
+    """Return an architecture by its name (``sm_90a`` is ``sm_90``), or UnknownName: nothing is guessed about others."""
     name = key.lower()
     if name.startswith("sm_"):
         name = name.rstrip("af")

@@ -83,14 +83,9 @@ def room(arch: str) -> Room:
 
 
 def occupancy(arch: str | Room, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` a block.
+    """Return the blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` a block that fit.
 
-    Raises
-    ------
-    UnknownName
-        an architecture whose figures are not here
-    ValueError
-        a block without threads
+    UnknownName for an architecture whose figures are not here, ValueError for a block without threads.
     """
     if threads < 1:
         raise ValueError(f"a block has at least one thread, not {threads}")

@@ -15,13 +15,7 @@ from toprung.lab.rung import ladder, ladder_names, rung
 
 
 def competitors(names: Sequence[str]) -> list[Competitor]:
-    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), one of the library's ``WAYS``.
-
-    Raises
-    ------
-    UnknownName
-        with everything that exists
-    """
+    """Return competitors by name, or UnknownName: a peer (``cublas``), a rung (``kepler/r07``), a ladder, one of the ``WAYS``."""
     found: list[Competitor] = []
     for name in names:
         if name in ladder_names():

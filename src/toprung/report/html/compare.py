@@ -17,12 +17,7 @@ from toprung.report.html.gather import Complaint, Stored, chosen, read_sound, so
 def both(names: tuple[str, str], folders: Sequence[Path], device: str | None = None) -> tuple[list[list[Stored]], list[Complaint]]:
     """Return the records of two sides, each a file or a folder, or a device or commit of the folders' records; and what is none.
 
-    Raises
-    ------
-    BadRecord
-        nothing is called that
-    UnknownName
-        no record in the folders is of ``device``
+    BadRecord if nothing is called that, UnknownName if no record in the folders is of ``device``.
     """
     for name in names:
         if not Path(name).exists() and (name.endswith(".json") or "/" in name):
@@ -36,13 +31,7 @@ def both(names: tuple[str, str], folders: Sequence[Path], device: str | None = N
 
 
 def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complaint]]:
-    """The records that a user means by a file, a folder, or by a device or commit found among some records.
-
-    Raises
-    ------
-    BadRecord
-        nothing is called that
-    """
+    """Return the records that a user means by a file, a folder, or by a device or commit among some records; or BadRecord."""
     path = Path(name)
     found = [Stored(name, sound(path))] if path.is_file() else []
     complaints: list[Complaint] = []

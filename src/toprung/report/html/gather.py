@@ -150,12 +150,9 @@ def as_device(known: Mapping[str, Any]) -> Device:
 
 
 def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
-    """Every sound record of some files and folders, in order of their names, and a complaint for each other file.
+    """Return every sound record of some files and folders, by name, and a complaint for each other file.
 
-    Raises
-    ------
-    BadRecord
-        a path that does not exist, because nobody means that
+    BadRecord for a path that does not exist, because nobody means that.
     """
     good: dict[Path, Stored] = {}
     bad: list[Complaint] = []
@@ -174,13 +171,7 @@ def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
 
 
 def chosen(found: Sequence[Stored], device: str | None) -> str:
-    """The slug of the device that is meant: by it or a part of its name, or the one with the most measurements; empty without any.
-
-    Raises
-    ------
-    UnknownName
-        no record is of such a device
-    """
+    """Return the slug of the device meant by a slug or a part of a name, or UnknownName; by default that with most measurements."""
     slugs = sorted({r.slug for r in found})
     if device is not None:
         fits = sorted({r.slug for r in found if device == r.slug or device.lower() in str(r.device["name"]).lower()})
@@ -196,17 +187,12 @@ def chosen(found: Sequence[Stored], device: str | None) -> str:
 def gather(paths: Sequence[Path], device: str | None = None, *, present: Sequence[Device] = ()) -> Gathered:
     """Return what some files and folders hold of one device.
 
+    BadRecord for a path that does not exist, UnknownName if no record is of such a device.
+
     Parameters
     ----------
     device : its slug or a part of its name; by default the one with the most measurements
     present : devices of this machine; what is stored of one of them goes before what is stored of any other
-
-    Raises
-    ------
-    BadRecord
-        a path that does not exist
-    UnknownName
-        no record is of such a device
     """
     found, complaints = read_sound(paths)
     mine = [r for r in found if any(results.is_of(r.content, d) for d in present)]
