@@ -112,7 +112,7 @@ class Worker:
         self.fingerprint = hello["fingerprint"]
 
     def run(self, trial: Trial) -> Outcome:
-        """Run a trial; the outcome names a candidate that crashes, hangs or spoils the device. NoDevice if that cannot be opened."""
+        """Run a trial; the outcome names a candidate that crashes, hangs or spoils the device. NoDevice if it cannot be opened."""
         self.start()
         assert self._talk is not None
         begin = time.monotonic()
