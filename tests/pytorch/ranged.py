@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import random
 import re
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,7 @@ from stand_in import log, resident
 from test_bridge import frames
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
-from toprung.blas import background, ranges
+from toprung.blas import background, ranges, remembered
 from toprung.errors import NotReady
 from toprung.torch import bridge, products
 
@@ -45,6 +47,9 @@ begin = background.HERE.begin
 background.HERE.begin = lambda job, order=0: BEHIND.append(job) if order else begin(job)  # type: ignore[assignment,method-assign]
 background.Background.cost = 0.0  # type: ignore[assignment,method-assign]  # measured, it decides when products are prepared
 
+KEPT = Path(tempfile.mkdtemp())
+remembered.cache_dir = lambda: KEPT
+
 B = torch.rand(1024, 1024)
 W = {size: torch.rand(size, 1024) for size in range(1, 1100)}
 
@@ -53,8 +58,13 @@ def mm(size: int) -> torch.Tensor:
     return torch.mm(W[size], B.T)
 
 
-def prepared(make: Callable[[int], Any], *sizes: int, **more: Any) -> list[products.ranges.Range]:
-    """Run products of these sizes, wait for the preparation, and return their ranges that are known then."""
+def prepared(make: Callable[[int], Any], *sizes: int, kept: bool = False, **more: Any) -> list[products.ranges.Range]:
+    """Run products of these sizes, wait for the preparation, and return their ranges that are known then.
+
+    ``kept``: True to begin with the ranges that are on disk.
+    """
+    if not kept:
+        shutil.rmtree(KEPT / "ranges", ignore_errors=True)
     products.forget()
     toprung.torch.enable(**{**ON, **more})
     for size in sizes:
@@ -112,6 +122,32 @@ def ranges_behind_one_are_found_without_being_asked_for() -> None:
     for size in random.Random(2).sample(range(300, 600), 30):
         assert frames(lambda size=size: make(size)) == []  # type: ignore[misc]
         assert (made := lines()) == (wanted := of_python(kin.find(size), size)), (size, made, wanted)
+
+
+def ranges_of_an_earlier_process_are_read_from_disk() -> None:
+    make, ask, asked = lambda n: torch.mm(W[n], B[:, :500]), background.HERE.ask, list[tuple[Any, ...]]()
+    *_, first = prepared(make, 600, 610, 620)
+    (file,) = (KEPT / "ranges").glob(f"*/{first.first}-{first.last}")
+    background.HERE.ask = lambda *request: asked.append(request) or ask(*request)  # type: ignore[method-assign,func-returns-value]
+    *_, again = prepared(make, first.last - 5, first.last - 3, kept=True)
+    assert not asked and (again.first, again.last, again.why) == (first.first, first.last, first.why)
+    for size in (first.first, first.last, 601):
+        assert frames(lambda size=size: make(size)) == [] and lines() == of_python(again, size)  # type: ignore[misc]
+
+    def is_asked_again(kept: bool = True, **more: Any) -> bool:
+        asked.clear()
+        assert prepared(make, 600, 610, 620, kept=kept, **more)
+        return bool(asked)
+
+    file.write_bytes(file.read_bytes()[:-9])
+    assert is_asked_again() and not is_asked_again()
+    assert is_asked_again(precision="fp32") and is_asked_again(own=False)
+    program = remembered.program
+    remembered._fixed.cache_clear()
+    remembered.program = lambda: "another one"
+    assert is_asked_again()
+    remembered._fixed.cache_clear()
+    remembered.program, background.HERE.ask = program, ask
 
 
 def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
@@ -277,3 +313,4 @@ if __name__ == "__main__":
         if callable(one) and getattr(one, "__module__", "") == "__main__" and "_" in name and name not in ("of_python",):
             one()
             print(name)
+    shutil.rmtree(KEPT)

@@ -142,7 +142,7 @@ class Known:
 class TunedStore:
     """Lookup in the stores of tuned entries, the user's and the one that comes with the package, with what was read of them.
 
-    This is the library's cache of entries: by device, valid as long as the user's file looks as it did (``_stamp``).
+    This is the library's cache of entries: by device, valid as long as the user's file looks as it did (``stamp_of``).
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class TunedStore:
         if stores.off():
             return Known(stores.Machine.of(device), None, stores.Book())
         store = stores.Store.default()
-        stamp = _stamp(str(store.path)), families()
+        stamp = stamp_of(str(store.path)), families()
         with self._lock:
             found = self._known.get(device)
             if found is None or found.stamp != stamp:
@@ -171,7 +171,8 @@ class TunedStore:
 
     def is_there(self) -> bool:
         """Return True if the user has a store, and it is not switched off."""
-        return not stores.off() and any(_stamp(str(data_dir() / stores.FILE))[1:])  # a file that this user may not read is no store
+        # a file that this user may not read is no store
+        return not stores.off() and any(stamp_of(str(data_dir() / stores.FILE))[1:])
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""
@@ -481,7 +482,7 @@ HERE = TunedStore()
 """This process's lookup; selection takes another one where it is given one."""
 
 
-def _stamp(path: str) -> tuple[object, ...]:
+def stamp_of(path: str) -> tuple[object, ...]:
     """Return something that changes when a database does, its log included."""
     stamps: list[object] = [path]
     for one in (path, f"{path}-wal"):

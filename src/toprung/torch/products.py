@@ -23,12 +23,12 @@ from toprung.arrays.sessions import session_at
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.backends.base import Source
-from toprung.blas import background, idle
+from toprung.blas import background, idle, remembered
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.blas.ranges import AXES, NARROWEST, Around, Operands, around
+from toprung.blas.ranges import AXES, NARROWEST, Around, Operands
 from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
@@ -618,8 +618,8 @@ def theirs(settings: Settings) -> str:
 
 
 def _around(session: Any, operands: Operands, axis: int | None, settings: Settings) -> tuple[Around, ...]:
-    """Call ``around`` in a worker, and have the kernels loaded by threads that are free."""
-    found = background.HERE.ask(around, session.device, operands, axis, theirs(settings))
+    """Return what ``remembered.found`` does, and have the kernels loaded by threads that are free."""
+    found = remembered.found(session.device, operands, axis, theirs(settings))
     background.breathe()
     for source in found[0].sources if found else ():
         background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from toprung.backends import backends, native_plan
-from toprung.blas import background, idle
+from toprung.blas import background, idle, remembered
 from toprung.blas.switch import Block, Switch
 from toprung.kernels.registry import families
 from toprung.torch import bridge, caches, products
@@ -92,6 +92,7 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
         backends()
         families()
         native_plan.entry()
+        remembered.program()
         with contextlib.suppress(ImportError):
             importlib.import_module("cuda.core")
         background.HERE.start()

@@ -1,0 +1,74 @@
+"""Ranges of sizes that this machine's processes found, on disk: a program that starts again does not wait for its plans.
+
+Finding a range takes a worker a tenth of a second, and a new worker a second before. What it found holds until a file of the
+package, the user's store or the device changes. Each range is a file, named by its sizes, in a folder for the products that
+differ in the size alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toprung import store as stores
+from toprung.blas import background
+from toprung.blas.ranges import Around, Operands, around
+from toprung.device import Device
+from toprung.dispatch.tuned import stamp_of
+from toprung.kernels.registry import families
+from toprung.paths import cache_dir, data_dir, publish_cached
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def found(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
+    """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker."""
+    # sources of families that a user brings may change without a change here
+    if axis is None or not all(type(family).__module__.startswith("toprung.") for family in families()):
+        return background.HERE.ask(around, device, operands, axis, theirs, exact)
+    folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
+    with suppress(Exception):  # nothing is there, or a file is damaged
+        for name in os.listdir(folder):  # noqa: PTH208  # a Path for each takes longer, with the GIL
+            first, last = map(int, name.split("-"))
+            if first <= size <= last:
+                one = pickle.loads((folder / name).read_bytes())
+                return (one._replace(words=one.made.at(size)),)
+    return background.HERE.ask(_find, folder, device, operands, axis, theirs, exact)
+
+
+def _find(folder: Path, *product: Any) -> tuple[Around, ...]:
+    """Return what ``ranges.around`` finds, and keep it in a folder but for its kernels' sources, which are long."""
+    made = around(*product)
+    for one in made:
+        if one.made is not None and one.selection.unproven is None:
+            publish_cached(folder / f"{one.made.first}-{one.made.last}", pickle.dumps(one._replace(sources=())))
+    return made
+
+
+def _key(device: Device, operands: Operands, axis: int, theirs: str, exact: bool) -> str:
+    """Return a hash of all that decides the ranges of products that differ in the size along an axis alone."""
+    tuned = () if stores.off() else stamp_of(str(data_dir() / stores.FILE))
+    words = _fixed(device), operands.kin(axis), theirs, exact, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
+    return hashlib.sha256(repr(words).encode()).hexdigest()
+
+
+@functools.cache
+def _fixed(device: Device) -> str:
+    return f"{program()} {replace(device, handle=None)!r}"
+
+
+@functools.cache
+def program() -> str:
+    """Return a hash of the sizes and times of the package's files: plans of other sources may pass other words to a kernel."""
+    facts = hashlib.sha256()
+    for folder, _, names in sorted(os.walk(PACKAGE)):
+        for name in sorted(names) if not folder.endswith("__pycache__") else ():
+            status = os.stat(path := os.path.join(folder, name))  # noqa: PTH116, PTH118  # as above
+            facts.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return facts.hexdigest()
