@@ -167,11 +167,7 @@ def _count(counts: Mapping[str, int], name: str) -> str:
 
 
 def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
-    table = Table(
-        title=f"{entry} {entry.tile} on {code.arch}, NVRTC {version()}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = Table(title=f"{entry} {entry.tile} on {code.arch}, NVRTC {version()}", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column("main loop", justify="right")
     table.add_column("whole kernel", justify="right")

@@ -58,8 +58,7 @@ def register(app: typer.Typer) -> None:
 def ladder_command(
     name: Annotated[str, typer.Argument(metavar="LADDER", help=LADDERS, show_default=False)] = "",
     device: Annotated[
-        str | None,
-        typer.Option(help="id or part of a name, several with commas; by default the best, through every backend"),
+        str | None, typer.Option(help="id or part of a name, several with commas; by default the best, through every backend")
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="512, 35x79x19 (M x N x K), 256:1024:256, or several with commas")] = None,
     rungs: Annotated[str | None, typer.Option(help="1-10, or 2,7; 0 is the vendor's library")] = None,
@@ -71,10 +70,7 @@ def ladder_command(
             "store every sample and all circumstances in this file, not the user's own folder; a further device's backend is added"
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="draw the result: a .png or .svg file", callback=result_file),
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the result: a .png or .svg file", callback=result_file)] = None,
     each_launch: Annotated[
         bool, typer.Option("--each-launch", help="time also by marks around each call, to see what that adds to the loop's time")
     ] = False,

@@ -34,8 +34,7 @@ def probe_command(
     only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
     json: Annotated[Path | None, json_option("store every sample and all circumstances in this file, too")] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="draw multiply-adds beside loads from shared memory (.png, .svg)", callback=result_file),
+        Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory (.png, .svg)", callback=result_file)
     ] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:

@@ -113,8 +113,7 @@ def export_command(
 
 
 def import_command(
-    file: Annotated[Path, typer.Argument(help="a file that store export wrote")],
-    store: Annotated[Path | None, _STORE] = None,
+    file: Annotated[Path, typer.Argument(help="a file that store export wrote")], store: Annotated[Path | None, _STORE] = None
 ) -> None:
     """Take the entries of a file. Damaged ones are named and left out; exit code 2 if there were any.
 

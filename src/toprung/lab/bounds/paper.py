@@ -172,12 +172,7 @@ class Analysis:
         return "global memory" if self.p_mem < self.p_sm else "the multiprocessor (shared-memory reads beside the multiplications)"
 
 
-def analyse(
-    of: Architecture,
-    plan: Blocking,
-    pipeline_clocks: float | None = None,
-    throughput: float | None = None,
-) -> Analysis:
+def analyse(of: Architecture, plan: Blocking, pipeline_clocks: float | None = None, throughput: float | None = None) -> Analysis:
     """All twelve conditions.
 
     Parameters

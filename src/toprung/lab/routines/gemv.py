@@ -21,11 +21,7 @@ from toprung.tile import Tile
 LINE = Tile(BM=1, BN=256)
 """Tile of the shared kernels on vectors."""
 
-DEFAULT_SIZES = {
-    "gpu": ((8192,), (100_000, 1100), (1100, 100_000)),
-    "cpu": ((4096,), (20_000, 1100)),
-    "other": ((4096,),),
-}
+DEFAULT_SIZES = {"gpu": ((8192,), (100_000, 1100), (1100, 100_000)), "cpu": ((4096,), (20_000, 1100)), "other": ((4096,),)}
 """Sizes for each kind of device when nobody chooses."""
 
 RESIDENT = {"gpu": 2048, "cpu": 64}
