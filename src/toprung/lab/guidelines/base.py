@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Guideline:
     cases : ways of doing the same work
     advised, against : places of the two cases that decide: what the paper recommends, and what it warns of or finds no better
     unit : what is counted a second, in thousands of millions
-    experiment : the cases on a device, in their order. Raises Unsupported where there is nothing to test
+    experiment : yields the cases on a device, in their order. Raises Unsupported where there is nothing to test
     claim : what the paper says of the first of the two: ``faster`` or ``no slower``
     text : stem of the kernel text; the module's own name if empty
     name : the module's name, given by whoever finds it
@@ -75,7 +75,7 @@ class Guideline:
     advised: int
     against: int
     unit: str
-    experiment: Callable[[Lab], list[Trial]]
+    experiment: Callable[[Lab], Trials]
     claim: str = FASTER
     text: str = ""
     name: str = ""
@@ -90,7 +90,7 @@ class Guideline:
         finding = Finding(self.name, self.title, self.paper, self.unit, UNTESTED, "")
         lab = Lab(self, session)
         try:
-            trials = self.experiment(lab)
+            trials = list(self.experiment(lab))
             errors = [trial.verify() for trial in trials]
             timings = [Timing(trial) for trial in trials]
             for timing in timings:
@@ -226,16 +226,9 @@ class Trial(BoundCompetitor):
     """
 
     def __init__(
-        self,
-        label: str,
-        session: Session,
-        call: Callable[[], object],
-        output: Buffer,
-        expected: F32 | F64,
-        amount: float,
-        limit: float,
-        queues: Sequence[Session],
-    ) -> None:
+        self, label: str, session: Session, call: Callable[[], object], output: Buffer, expected: F32 | F64, amount: float,
+        limit: float, queues: Sequence[Session],
+    ) -> None:  # fmt: skip
         self.label, self.amount, self.on_host = label, amount, bool(queues)
         self.clock = Queues(queues) if queues else session
         self._session, self._call, self._output, self._expected, self._limit = session, call, output, expected, limit
@@ -264,6 +257,9 @@ class Trial(BoundCompetitor):
                 f"{self.label}: element {i} is {result[i]!s}, not {expected[i]!s}; {int(wrong.sum())} of {wrong.size} are wrong"
             )
         return float(errors.max(initial=0.0))
+
+
+Trials = Iterator[Trial]
 
 
 class Lab:
@@ -300,15 +296,9 @@ class Lab:
             queue.close()
 
     def trial(
-        self,
-        case: Case,
-        call: Callable[[], object],
-        output: Buffer,
-        expected: F32 | F64,
-        amount: float,
-        limit: float = 0.0,
+        self, case: Case, call: Callable[[], object], output: Buffer, expected: F32 | F64, amount: float, limit: float = 0.0,
         queues: Sequence[Session] = (),
-    ) -> Trial:
+    ) -> Trial:  # fmt: skip
         """Return a case that can be timed.
 
         Parameters

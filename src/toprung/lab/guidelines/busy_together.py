@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Launch, Session
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial, steps
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials, steps
 
 GROUP = 256
 """Work-items of a work-group, and least items that the host takes."""
@@ -61,7 +61,7 @@ def _share(groups: int, device: float, host: _Host) -> int:
     return share
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     # the host's share is a thousandth of a large GPU's: items enough that each of its threads has more than calls' overhead
     groups, count = lab.pick(gpu=1 << 20, cpu=1 << 7), lab.pick(gpu=1024, cpu=2048)
     n = GROUP * groups
@@ -96,11 +96,8 @@ def _experiment(lab: Lab) -> list[Trial]:
         queue.start_upload(mine, host.result[: GROUP * share])
         queue.submit()
 
-    calls = (alone, after, together)
-    return [
-        lab.trial(case, call, output, expected, n * count, queues=[queue])
-        for case, call in zip(lab.guideline.cases, calls, strict=True)
-    ]
+    for case, call in zip(lab.guideline.cases, (alone, after, together), strict=True):
+        yield lab.trial(case, call, output, expected, n * count, queues=[queue])
 
 
 GUIDELINE = Guideline(

@@ -2,25 +2,23 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials
 
 ITEMS = 8
 STRIDES = (1, 2, 8, 32)
 LOG = {"gpu": 26, "cpu": 22}
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     log = lab.pick(**LOG)
     n = 1 << log
     x = np.random.default_rng(0).integers(-8, 9, n).astype(np.float32)  # whole numbers: every order gives the same sum
     placed, output = lab.place(x), lab.session.allocate(4 * n // ITEMS)
-    trials = []
     for case, stride in zip(lab.guideline.cases, STRIDES, strict=True):
         sized = Case(case.label, {**case.defines, "LOG": log})
         expected = x.reshape(n // stride, stride).T.reshape(ITEMS, n // ITEMS).sum(axis=0)
         launch = lab.launch(sized, n // ITEMS // 256, 256, placed, output)
-        trials.append(lab.trial(case, launch, output, expected, 4 * n))
-    return trials
+        yield lab.trial(case, launch, output, expected, 4 * n)
 
 
 GUIDELINE = Guideline(

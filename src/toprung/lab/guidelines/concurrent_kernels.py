@@ -1,29 +1,20 @@
 """Small kernels in several queues."""
 
-import functools
-from collections.abc import Sequence
-
 import numpy as np
 
-from toprung.backends.base import Launch
-from toprung.lab.guidelines.base import NO_SLOWER, Case, Guideline, Lab, Trial, steps
+from toprung.lab.competitor import in_turn
+from toprung.lab.guidelines.base import NO_SLOWER, Case, Guideline, Lab, Trials, steps
 
 LAUNCHES = 16
 QUEUES = (1, 2, 4)
 
 
-def _all(launches: Sequence[Launch]) -> None:
-    for launch in launches:
-        launch()
-
-
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     groups, count = max(1, lab.device.compute_units // 8), lab.pick(gpu=16384, cpu=4096)
     n = 256 * groups
     x = np.random.default_rng(0).integers(0, 1024, LAUNCHES * n).astype(np.uint32)
     placed, output, expected = lab.place(x), lab.session.allocate(4 * LAUNCHES * n), steps(x, count)
     queues = [lab.queue() for _ in range(max(QUEUES))]
-    trials = []
     for case, number in zip(lab.guideline.cases, QUEUES, strict=True):
         kernel, used = lab.kernel(case), queues[:number]
         launches = [
@@ -32,8 +23,7 @@ def _experiment(lab: Lab) -> list[Trial]:
             )
             for i in range(LAUNCHES)
         ]
-        trials.append(lab.trial(case, functools.partial(_all, launches), output, expected, LAUNCHES * n * count, queues=used))
-    return trials
+        yield lab.trial(case, in_turn(launches), output, expected, LAUNCHES * n * count, queues=used)
 
 
 GUIDELINE = Guideline(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials
 from toprung.oracle.problem import F32
 
 
@@ -15,16 +15,14 @@ def _expected(count: int, uniform: int) -> F32:
     return v
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     groups, count = lab.device.compute_units * lab.pick(gpu=16, cpu=8), lab.pick(gpu=1024, cpu=256)
     placed = lab.place((np.arange(1024) * 37 % 64).astype(np.float32))
     output = lab.session.allocate(4 * 256 * groups)
-    trials = []
     for case in lab.guideline.cases:
         expected = np.tile(_expected(count, case.defines["UNIFORM"]), groups)
         launch = lab.launch(case, groups, 256, np.uint32(count), placed, output)
-        trials.append(lab.trial(case, launch, output, expected, groups * 256 * count))
-    return trials
+        yield lab.trial(case, launch, output, expected, groups * 256 * count)
 
 
 GUIDELINE = Guideline(

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     n, count = lab.pick(gpu=1 << 19, cpu=1 << 13), 256
     x = np.random.default_rng(0).integers(0, 1024, n).astype(np.uint32)
     tid = np.arange(n) % 256
@@ -16,13 +16,11 @@ def _experiment(lab: Lab) -> list[Trial]:
     for k in range(count):
         adds = (known, known ^ np.uint32(k), np.uint32(0) - known, known | np.uint32(k))
         all_four = [v * f + a for v, f, a in zip(all_four, factors, adds, strict=True)]
-    trials = []
     for case in lab.guideline.cases:
         which = (tid if case.defines["APART"] else tid // 64) % 4
         expected = (np.choose(which, [v[x] for v in all_four]) >> np.uint32(8)).astype(np.float32)
         launch = lab.launch(case, n // 256, 256, np.uint32(count), placed, output)
-        trials.append(lab.trial(case, launch, output, expected, n * count))
-    return trials
+        yield lab.trial(case, launch, output, expected, n * count)
 
 
 GUIDELINE = Guideline(

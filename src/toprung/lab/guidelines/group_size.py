@@ -2,21 +2,19 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial, steps
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials, steps
 
 SIZES = (256, 64, 40, 8)
 COUNT = 1024
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     n, count = lab.pick(gpu=1 << 20, cpu=1 << 14), lab.pick(gpu=COUNT, cpu=COUNT // 4)
     x = np.random.default_rng(0).integers(0, 1024, n).astype(np.uint32)
     placed, output, expected = lab.place(x), lab.session.allocate(4 * n), steps(x, count)
-    trials = []
     for case, size in zip(lab.guideline.cases, SIZES, strict=True):
         launch = lab.launch(case, -(-n // size), size, np.uint32(count), np.uint32(n), placed, output)
-        trials.append(lab.trial(case, launch, output, expected, n * count))
-    return trials
+        yield lab.trial(case, launch, output, expected, n * count)
 
 
 GUIDELINE = Guideline(

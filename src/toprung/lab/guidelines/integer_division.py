@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     n, count = lab.pick(gpu=1 << 19, cpu=1 << 13), 64
     x = np.random.default_rng(0).integers(0, 1 << 32, n, np.uint32)
     v = x.copy()
@@ -13,11 +13,9 @@ def _experiment(lab: Lab) -> list[Trial]:
         v = (v >> np.uint32(5)) * np.uint32(2654435761) + (v & np.uint32(31)) + np.uint32(k)
     expected = (v >> np.uint32(8)).astype(np.float32)
     placed, output = lab.place(x), lab.session.allocate(4 * n)
-    trials = []
     for case in lab.guideline.cases:
         launch = lab.launch(case, n // 256, 256, np.uint32(count), np.uint32(32), placed, output)
-        trials.append(lab.trial(case, launch, output, expected, n * count))
-    return trials
+        yield lab.trial(case, launch, output, expected, n * count)
 
 
 GUIDELINE = Guideline(

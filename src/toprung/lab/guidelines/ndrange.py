@@ -2,23 +2,21 @@
 
 import numpy as np
 
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial, steps
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials, steps
 
 GROUPS = (8, 2, 1)
 """Work-groups a compute unit."""
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     units = lab.device.compute_units
     n, count = lab.pick(gpu=64, cpu=32) * 256 * units, lab.pick(gpu=256, cpu=128)
     x = np.random.default_rng(0).integers(0, 1024, n).astype(np.uint32)
     placed, output, expected = lab.place(x), lab.session.allocate(4 * n), steps(x, count)
     counts = [g * units for g in GROUPS] + [max(1, units // 2)]
-    trials = []
     for case, groups in zip(lab.guideline.cases, counts, strict=True):
         launch = lab.launch(case, groups, 256, np.uint32(count), np.uint32(n), placed, output)
-        trials.append(lab.trial(case, launch, output, expected, n * count))
-    return trials
+        yield lab.trial(case, launch, output, expected, n * count)
 
 
 GUIDELINE = Guideline(

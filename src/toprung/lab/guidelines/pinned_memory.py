@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Launch, Session
 from toprung.errors import Unsupported
-from toprung.lab.guidelines.base import Case, Guideline, Lab, Trial, steps
+from toprung.lab.guidelines.base import Case, Guideline, Lab, Trials, steps
 
 CHUNKS = 4
 CHUNK = 1 << 22
@@ -28,7 +28,7 @@ def _through(pieces: Sequence[Piece]) -> None:
         queue.submit()
 
 
-def _experiment(lab: Lab) -> list[Trial]:
+def _experiment(lab: Lab) -> Trials:
     if lab.device.kind == "cpu":
         raise Unsupported("the device works in the host's own memory: there is nothing to transfer")
     session, n = lab.session, CHUNKS * CHUNK
@@ -37,7 +37,6 @@ def _experiment(lab: Lab) -> list[Trial]:
     pinned[...] = pageable
     output, expected = session.allocate(4 * n), steps(pageable, COUNT)
     queues = [lab.queue() for _ in range(2)]
-    trials = []
     for case, (host, number) in zip(lab.guideline.cases, ((pageable, 1), (pinned, 1), (pinned, 2)), strict=True):
         used, kernel = queues[:number], lab.kernel(case)
         places = [lab.place(np.zeros(CHUNK, np.uint32)) for _ in used]
@@ -46,8 +45,7 @@ def _experiment(lab: Lab) -> list[Trial]:
             queue, place = used[i % number], places[i % number]
             args = (np.uint32(COUNT), np.uint32(CHUNK), place, output.part(4 * CHUNK * i, 4 * CHUNK))
             pieces.append((queue, place, host[CHUNK * i : CHUNK * (i + 1)], queue.bind(kernel, (CHUNK // 256,), (256,), args)))
-        trials.append(lab.trial(case, functools.partial(_through, pieces), output, expected, 4 * n, queues=used))
-    return trials
+        yield lab.trial(case, functools.partial(_through, pieces), output, expected, 4 * n, queues=used)
 
 
 GUIDELINE = Guideline(
