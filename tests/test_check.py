@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import split_model
-from toprung.errors import UnknownName
 from toprung.lab.probe.benchmarks.truncation import shipped
 from toprung.oracle import check
 from toprung.oracle.bias import bias
 from toprung.oracle.check import GUARD, Operands, Oracle, Verdict, hostile, view
-from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED, Distribution, distribution
+from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED, Distribution
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.precision import precision as promise
 from toprung.oracle.problem import F32
@@ -260,12 +259,6 @@ class TestSampled:
         assert check._sample(150, check.MOST_SAMPLED).tolist() == [0, 1, 148, 149]
         monkeypatch.setattr(check, "MOST_SAMPLED", 1000)
         assert not verdict(self.problem, lambda c, flat: c.__setitem__((103, 85), 7.0)).right
-
-
-def test_distributions_by_name() -> None:
-    assert distribution("T2") is DISTRIBUTIONS["T2"]
-    with pytest.raises(UnknownName, match=r"no distribution 'T5'; there is: uniform, .*T4"):
-        distribution("T5")
 
 
 def test_the_same_seed_gives_the_same_operands() -> None:

@@ -35,7 +35,7 @@ from toprung.lab.harness.climb import variants as every_variant
 from toprung.lab.routines.base import KERNELS, shared_source
 from toprung.lab.routines.gemm import PLAIN
 from toprung.lab.rung import ladder, ladder_names, rung
-from toprung.lab.sass.machine_code import classify, counted, disassemble, inspect_source
+from toprung.lab.sass.machine_code import classify, disassemble, inspect_source, read_code
 from toprung.tile import Tile
 
 WIDE = ("LDG.128", "STS.128", "LDS.128")
@@ -245,8 +245,8 @@ def test_the_main_loop_is_the_one_that_computes() -> None:
     ]  # fmt: skip
     code = [line if line.startswith(".L") else f"        /*{16 * i:04x}*/      {line} ;" for i, line in enumerate(lines)]
     listing = "\n".join(["//------ .text.f   ------", *code, "//------ .text.g  ------", "  /*0000*/ FFMA R1 ;"])
-    whole, loop = counted(listing, "f")
-    assert dict(loop) == {"FFMA": 2, "LDS.32": 1, "control": 1}
+    whole, loop, _ = read_code(listing, "f")
+    assert dict(loop.counts) == {"FFMA": 2, "LDS.32": 1, "control": 1}
     assert whole["FFMA"] == 3 and whole["control"] == 5
 
 

@@ -24,7 +24,6 @@ from toprung.lab.harness.results import problem_name, read
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problems import problem_of
-from toprung.report.tune import choice_text
 from toprung.tune.rows import read as read_rows
 from toprung.tune.rows import right
 
@@ -76,7 +75,7 @@ def _run(record: Mapping[str, Any]) -> list[str]:
         theirs, ours = (_cold(finals.get(n)) for n in ("cublas" if "cublas" in finals else "numpy", "best"))
         cold += [theirs / ours] if theirs and ours else []
         name = _name(shape)
-        found = choice_text(decoded(shape["best"])) if shape["best"] else ""
+        found = str(decoded(shape["best"])) if shape["best"] else ""
         text = f"{gain['value']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else ""
         tried = sum(shape["counts"].values())
         lines.append(f"| {name} | `{found}` | {text} | {f'{rival:.2f}' if rival else ''} | {tried} |")
@@ -121,12 +120,12 @@ def _exhaustive(record: Mapping[str, Any]) -> list[str]:
             raise BadRecord("the run was not exhaustive: toprung tune --exhaustive")
         counts, after = shape["counts"], found["after"]
         wrong = sum(n for status, n in counts.items() if status != "right")
-        usual = f"`{choice_text(decoded(found['ordinary']))}`" if found["ordinary"] else ""
+        usual = f"`{decoded(found['ordinary'])}`" if found["ordinary"] else ""
         usual += f" after {after}" if after and usual else " of an earlier run" if usual else ""
         times = (f"{i['value']:.3f} ({i['low']:.3f} to {i['high']:.3f})" if i else "" for i in (found["behind"], shape["gain"]))
         cells = (
             _name(shape), f"{found['legal']:,}", f"{sum(counts.values()):,}", str(wrong), f"{shape['discarded']:,}",
-            f"`{choice_text(decoded(shape['best']))}`" if shape["best"] else "", usual, *times,
+            f"`{decoded(shape['best'])}`" if shape["best"] else "", usual, *times,
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     some = [_name(s) for s in record["shapes"] if not s["exhaustive"]["beyond_model"]]

@@ -335,9 +335,8 @@ class CUDASession:
             raise source.failed(device, f"the binary does not load: {error}") from None
 
         def fact(name: str) -> int:
-            return int(
-                _call(driver.cuFuncGetAttribute(getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"), function))
-            )
+            which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+            return int(_call(driver.cuFuncGetAttribute(which, function)))
 
         dynamic = source.defines.get(DYNAMIC_SHARED, 0)
         shared = fact("SHARED_SIZE_BYTES") + dynamic
@@ -347,11 +346,8 @@ class CUDASession:
                 f"{device} has {device.dynamic_local_bytes:,}: use a smaller tile"
             )
         if dynamic:
-            _call(
-                driver.cuFuncSetAttribute(
-                    function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic
-                )
-            )
+            largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _call(driver.cuFuncSetAttribute(function, largest, dynamic))
         if fact("REQUIRED_CLUSTER_WIDTH") > PORTABLE_CLUSTER:
             allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _call(driver.cuFuncSetAttribute(function, allowed, 1))
@@ -435,21 +431,13 @@ class CUDASession:
         kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_FLOAT{of[2:]}")
         swizzle = swizzles.CU_TENSOR_MAP_SWIZZLE_128B if of == "fp16" else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE
         try:
-            found = _call(
-                d.cuTensorMapEncodeTiled(
-                    kind,
-                    2,
-                    address,
-                    [d.cuuint64_t(cols), d.cuuint64_t(rows)],
-                    [d.cuuint64_t(stride)],
-                    [d.cuuint32_t(box[1]), d.cuuint32_t(box[0])],
-                    [d.cuuint32_t(1), d.cuuint32_t(1)],
-                    d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    swizzle,
-                    d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                    d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-                )
-            )
+            found = _call(d.cuTensorMapEncodeTiled(
+                kind, 2, address, [d.cuuint64_t(cols), d.cuuint64_t(rows)], [d.cuuint64_t(stride)],
+                [d.cuuint32_t(box[1]), d.cuuint32_t(box[0])], [d.cuuint32_t(1), d.cuuint32_t(1)],
+                d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ))  # fmt: skip
         except _DriverError as error:
             raise LaunchError(
                 f"no tensor map of {rows}×{cols} {of} in boxes of {box[0]}×{box[1]} on {self.device}: {error}"

@@ -245,7 +245,7 @@ def _run(tuner: Tuner, seconds: float, wide: bool) -> bool:
     if "configuration" in show(report.progress_table(tuner, over=True), wide):
         for shape in tuner.shapes[:LINES]:
             if shape.candidate:
-                say(f"{report.shape_name(shape)}: {report.choice_text(shape.candidate)}")
+                say(f"{report.shape_name(shape)}: {shape.candidate}")
     return interrupted
 
 

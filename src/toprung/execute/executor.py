@@ -23,9 +23,6 @@ from toprung.gemm.lowering import Layout, Program, lower
 KEPT = 4096
 """Number of executables, the last that were asked for, that an executor keeps."""
 
-Key = tuple[Program, bool, str, str]
-"""Program, own, precision and autotune level: all that decides an executable beside the session."""
-
 
 class Executor:
     """The library's cache of executables, one for each session.

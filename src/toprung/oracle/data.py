@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from toprung.errors import UnknownName
 from toprung.oracle.problem import F32, Problem
 
 Shape = tuple[int, int]
@@ -146,10 +145,3 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType({d.name: d for d in
 """Every distribution by name."""
 ONE_SIGNED = ("positive", "lognormal", "relu", "near-one")
 """Distributions whose sums have terms of one sign, so that a bias shows."""
-
-
-def distribution(name: str) -> Distribution:
-    """A distribution by name, or UnknownName."""
-    if name not in DISTRIBUTIONS:
-        raise UnknownName("distribution", name, DISTRIBUTIONS)
-    return DISTRIBUTIONS[name]

@@ -11,7 +11,6 @@ from typing import Any
 from rich.text import Text
 
 from toprung.device import cores
-from toprung.dispatch.selection import Candidate
 from toprung.lab.harness.results import problem_name
 from toprung.lab.harness.stats import Interval
 from toprung.oracle.problem import Problem
@@ -37,11 +36,6 @@ def name(problem: Problem) -> str:
     """Return a problem's name as a person writes it, with the routine if that is not gemm."""
     text = problem_name(problem.describe())
     return text if problem.routine == "gemm" else f"{problem.routine} {text}"
-
-
-def choice_text(candidate: Candidate | None) -> str:
-    """Return a candidate's kernel and tile as text, empty for None."""
-    return "" if candidate is None else str(candidate)
 
 
 def counts_text(shape: Shape) -> str:
@@ -99,7 +93,7 @@ def progress_table(tuner: Tuner, over: bool = False) -> Grid:
     for s in [s for s in tuner.shapes if not (over and unbegun(s))]:
         grid.add({
             "shape": shape_name(s), "device": str(s.machine), "best so far": rate(s.problem, s.best), names.SPREAD: spread_of(s),
-            "× untuned (95 %)": gain_text(s), "cold": rate(s.problem, cold_of(s)), "configuration": choice_text(s.candidate),
+            "× untuned (95 %)": gain_text(s), "cold": rate(s.problem, cold_of(s)), "configuration": str(s.candidate or ""),
             "tried": counts_text(s), "state": Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim"),
         })  # fmt: skip
     return grid
@@ -109,7 +103,7 @@ def line(shape: Shape) -> str:
     """Return one line on a shape, for output that is no terminal."""
     speed, spread = rate(shape.problem, shape.best), spread_of(shape)
     speed += f" ± {spread} %" if speed and spread else ""
-    parts = [shape_name(shape), STATES[shape.state] or shape.state, speed, choice_text(shape.candidate)]
+    parts = [shape_name(shape), STATES[shape.state] or shape.state, speed, str(shape.candidate or "")]
     gain = gain_text(shape)
     return "  ".join(p for p in (*parts, f"{gain} × untuned" if gain else "", f"tried {counts_text(shape)}", shape.note) if p)
 
@@ -155,10 +149,10 @@ def exhausted_line(shape: Shape) -> str:
     covered = shape.tried + shape.discarded
     order = "all of the model's order and more" if shape.beyond else "part of the model's order"
     share = f"about {shape.legal:,} configurations ({100 * covered / shape.legal:.3g} %)"
-    text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {choice_text(shape.candidate)}"
+    text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {shape.candidate}"
     if shape.behind is not None and shape.ordinary is not None:
         what = f"what {shape.after} by the usual strategy had found" if shape.after else "what was stored before"
-        text += f"; {what}, {choice_text(shape.ordinary)}, takes {_interval(shape.behind)} times as long"
+        text += f"; {what}, {shape.ordinary}, takes {_interval(shape.behind)} times as long"
     return text + (f"; untuned takes {_interval(shape.gain)}" if shape.gain is not None else "")
 
 
@@ -200,13 +194,13 @@ def kind_lines(found: Sequence[Checked]) -> list[str]:
 def check_line(one: Checked, device: str) -> str:
     """Return one line on a checked shape: what ran and why, and what would have been faster."""
     path = f" {one.precision}" if one.precision != "fp32" else ""
-    head = f"{name(one.problem)}{path} on {device}: {choice_text(one.selected)}"
+    head = f"{name(one.problem)}{path} on {device}: {one.selected}"
     if one.trouble:
         return f"{head}: {'wrong' if one.broken else 'not measured'}: {one.trouble}"
     assert one.ratio is not None
     if one.ratio.value <= 1:
         return f"{head}: the fastest ({one.why})"
-    return f"{head}: {one.ratio.value:.3f} times as long as {choice_text(one.best)} ({one.why})"
+    return f"{head}: {one.ratio.value:.3f} times as long as {one.best} ({one.why})"
 
 
 CLOSE = 0.9

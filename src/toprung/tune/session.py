@@ -202,17 +202,9 @@ class Tuner:
     """
 
     def __init__(
-        self,
-        problems: Sequence[Problem],
-        executor: Executor,
-        store: Store,
-        budget: Budget,
-        search: str = "climb",
-        seed: int = 0,
-        limit: float = 20.0,
-        exhaustive: bool = False,
-        precision: str = "auto",
-    ) -> None:
+        self, problems: Sequence[Problem], executor: Executor, store: Store, budget: Budget, search: str = "climb", seed: int = 0,
+        limit: float = 20.0, exhaustive: bool = False, precision: str = "auto",
+    ) -> None:  # fmt: skip
         if precision not in PRECISIONS:
             raise UnknownName("precision to be tuned", precision, PRECISIONS)
         self._executor, self._store, self._budget, self._seed, self._limit = executor, store, budget, seed, limit

@@ -107,13 +107,9 @@ class Architecture:
                 continue
             guess = self.guesses.get(f.name)
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            rows.append(
-                (
-                    f.name,
-                    "?" if value is None and guess is None else f"{guess:g}?" if value is None else text,
-                    self.source_of(f.name),
-                )
-            )
+            if value is None:
+                text = "?" if guess is None else f"{guess:g}?"
+            rows.append((f.name, text, self.source_of(f.name)))
         return rows
 
     def figures(self) -> Figures:

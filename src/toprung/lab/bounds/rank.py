@@ -17,7 +17,7 @@ edges are computed like everything else; slices of K need a second pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from operator import mul
@@ -380,11 +380,6 @@ def bound(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Code 
     # a slice may be shorter than the others by a turn or more: what all have together is what counts
     share = math.ceil(work.K / (tile.BK or 1)) / (_turns(work, tile) * (tile.SPLIT_K or 1))
     return max(fullest * _turns(work, tile) * min(1.0, share) * turn / on.clock, _compulsory(on, work))
-
-
-def rank(on: Machine, work: GemmDesc, tiles: Iterable[tuple[Tile, Options]]) -> list[tuple[float, Tile, Options]]:
-    """Tiles by predicted seconds, the fastest first."""
-    return sorted(((predict(on, work, t, o).seconds, t, o) for t, o in tiles), key=lambda found: found[0])
 
 
 def departures(stations: Sequence[tuple[float, int]], customers: int, waiting: float = 0.0) -> float:

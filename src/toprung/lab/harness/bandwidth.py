@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends.base import Buffer, Kernel, Session
+from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.errors import WrongResult
 from toprung.lab.competitor import BoundCompetitor
@@ -210,26 +210,15 @@ class _Stream(BoundCompetitor):
     """A kernel bound to memory."""
 
     kernel: str
-    nbytes: int
-    counted: int
 
-    def __init__(self, way: Way, memory: Memory) -> None:
+    def __init__(self, way: Way, memory: Memory, source: Buffer, target: Buffer | None = None) -> None:
+        """By default ``target`` is a new buffer with a word for each work-group."""
         self.way, self.memory, self.clock = way, memory, memory.session
-        session = memory.session
-        self.groups = way.groups(self.nbytes, session.device)
-        self.target = self._target()
-        kernel: Kernel = shared_kernel(self.kernel, way.tile, session)
-        vector = 4 * way.words
-        args = (np.uint32(self.nbytes // vector), np.uint32(way.span // vector), self._source(), self.target)
-        self._launch = session.bind(kernel, (self.groups, 1), (way.items, 1), args)
-
-    @abstractmethod
-    def _source(self) -> Buffer:
-        """Return the buffer that is read."""
-
-    @abstractmethod
-    def _target(self) -> Buffer:
-        """Return the buffer that is written."""
+        session, vector = memory.session, 4 * way.words
+        self.groups = way.groups(source.nbytes, session.device)
+        self.target = target or session.allocate(4 * self.groups)
+        args = (np.uint32(source.nbytes // vector), np.uint32(way.span // vector), source, self.target)
+        self._launch = session.bind(shared_kernel(self.kernel, way.tile, session), (self.groups, 1), (way.items, 1), args)
 
     @abstractmethod
     def right(self) -> bool:
@@ -250,14 +239,7 @@ class Copy(_Stream):
     kernel = "stream_copy"
 
     def __init__(self, way: Way, memory: Memory) -> None:
-        self.nbytes, self.counted = memory.half, 2 * memory.half
-        super().__init__(way, memory)
-
-    def _source(self) -> Buffer:
-        return self.memory.lower
-
-    def _target(self) -> Buffer:
-        return self.memory.upper
+        super().__init__(way, memory, memory.lower, memory.upper)
 
     def reset(self) -> None:
         self.memory.poison()
@@ -272,14 +254,7 @@ class Read(_Stream):
     kernel = "stream_read"
 
     def __init__(self, way: Way, memory: Memory) -> None:
-        self.nbytes = self.counted = 2 * memory.half
-        super().__init__(way, memory)
-
-    def _source(self) -> Buffer:
-        return self.memory.buffer
-
-    def _target(self) -> Buffer:
-        return self.memory.session.allocate(4 * self.groups)
+        super().__init__(way, memory, memory.buffer)
 
     def reset(self) -> None:
         self.memory.session.upload(self.target, np.full(self.groups, POISON))
@@ -315,6 +290,6 @@ def measure(session: Session, nbytes: int | None = None, samples: int = SAMPLES)
     for _ in range(samples):
         for timing in timings:
             timing.sample()
-    rates = [Rate(str(s.way), s.counted, tuple(t.seconds), t.calls) for s, t in zip(streams, timings, strict=True)]
+    rates = [Rate(str(s.way), 2 * memory.half, tuple(t.seconds), t.calls) for s, t in zip(streams, timings, strict=True)]
     count = len(WAYS[session.device.kind])
     return Bandwidth(tuple(rates[:count]), tuple(rates[count:]))

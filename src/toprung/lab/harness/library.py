@@ -12,7 +12,6 @@ from toprung.blas.receipt import last_receipt
 from toprung.blas.routines import matmul
 from toprung.device import Device
 from toprung.dispatch.ranking import select_own
-from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import Unsupported
 from toprung.execute.executable import Executable
@@ -24,7 +23,6 @@ from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, Competitor, P
 from toprung.oracle.check import GUARD
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
-from toprung.oracle.problem import Problem
 
 
 class BoundProduct(BoundOnDevice):
@@ -155,24 +153,15 @@ class _Stack(DeviceArray):
     """Matrices in CUDA memory, of which one can be taken."""
 
     def __getitem__(self, place: int) -> DeviceArray:
-        offset, nbytes = (
-            place * self.strides[0],
-            4 + sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:], strict=True)),
-        )
-        return DeviceArray(self._buffer.part(offset, nbytes), self.shape[1:], self.strides[1:], self._stream, self.number)
+        nbytes = 4 + sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:], strict=True))
+        part = self._buffer.part(place * self.strides[0], nbytes)
+        return DeviceArray(part, self.shape[1:], self.strides[1:], self._stream, self.number)
 
 
-WAYS: Mapping[str, Callable[[], Competitor]] = MappingProxyType(
-    {
-        Matmul.name: Matmul,
-        Toprung.title: Toprung,
-        "toprung_auto": lambda: Toprung("toprung_auto", precision="auto"),
-        "toprung_untuned": lambda: Toprung("toprung_untuned", tuned=False),
-    }
-)
+WAYS: Mapping[str, Callable[[], Competitor]] = MappingProxyType({
+    Matmul.name: Matmul,
+    Toprung.title: Toprung,
+    "toprung_auto": lambda: Toprung("toprung_auto", precision="auto"),
+    "toprung_untuned": lambda: Toprung("toprung_untuned", tuned=False),
+})  # fmt: skip
 """The library as competitors, by name: as a user gets it, and kernels of its own in three ways."""
-
-
-def chosen(device: Device, problem: Problem) -> Selection:
-    """Return the selection that the library would run for a problem."""
-    return select(device, problem.desc)

@@ -33,13 +33,9 @@ HOLDS = ("measurements", "graded", "findings", "probe", "shapes", "bounds")
 
 
 def record(
-    what: str,
-    environment: dict[str, Any],
-    measurements: Sequence[Measurement | Mapping[str, Any]],
-    failures: Sequence[str] = (),
-    interrupted: bool = False,
-    **more: Any,
-) -> dict[str, Any]:
+    what: str, environment: dict[str, Any], measurements: Sequence[Measurement | Mapping[str, Any]], failures: Sequence[str] = (),
+    interrupted: bool = False, **more: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A record of one run.
 
     Parameters
@@ -276,8 +272,5 @@ def problem_name(problem: Mapping[str, Any]) -> str:
     text = str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))
     usual = {"trans": "NN", "batch": 1, "alpha": 1, "beta": 0}
     types = f" {problem['type_a']}·{problem['type_b']}" if "type_a" in problem else ""
-    return (
-        text
-        + "".join(f" {problem[k]}" if k == "trans" else f" {k}={problem[k]:g}" for k, v in usual.items() if problem.get(k, v) != v)
-        + types
-    )
+    unusual = (k for k, v in usual.items() if problem.get(k, v) != v)
+    return text + "".join(f" {problem[k]}" if k == "trans" else f" {k}={problem[k]:g}" for k in unusual) + types

@@ -79,13 +79,7 @@ def steps(compiled: Compiled[Rung], problem: Gemv, buffers: Mapping[str, Buffer]
     ]  # fmt: skip
     if rung.meets:
         args += [sums, copied(np.zeros(groups, np.uint32), session)]
-    main = session.bind(
-        compiled.kernel,
-        (groups, slices),
-        (tile.work_items, 1),
-        args,
-        compiled.options,
-    )  # fmt: skip
+    main = session.bind(compiled.kernel, (groups, slices), (tile.work_items, 1), args, compiled.options)
     found = [*before, Step(rung.name, main, helper=False)]
     if slices > 1 and not rung.meets:
         add = _line(session, "reduce", length, np.uint32(length), np.uint32(slices), alpha, target, beta, y, incy)

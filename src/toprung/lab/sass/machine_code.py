@@ -137,19 +137,11 @@ def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
     """Read one kernel of a cubin, and what its compiler's log says about it."""
     parts = cubin.log.split("Compiling entry function ")
     used = next((p for p in parts[1:] if p.startswith(f"'{kernel}'")), "")
-    whole, loop, straight = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
-    return MachineCode(
-        kernel=kernel,
-        arch=arch,
-        registers=_number(r"Used (\d+) registers", used),
-        spill_stores=_number(r"(\d+) bytes spill stores", used),
-        spill_loads=_number(r"(\d+) bytes spill loads", used),
-        stack_bytes=_number(r"(\d+) bytes stack frame", used),
-        shared_bytes=_number(r"(\d+) bytes smem", used),
-        counts=whole,
-        loop=loop,
-        straight=straight,
-    )
+    whole, loop, straight = read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
+    said = ("Used # registers", "# bytes spill stores", "# bytes spill loads", "# bytes stack frame", "# bytes smem")
+    found = (re.search(text.replace("#", r"(\d+)"), used) for text in said)
+    registers, stores, loads, stack, shared = (int(f[1]) if f else 0 for f in found)
+    return MachineCode(kernel, arch, registers, stores, loads, stack, shared, whole, loop, straight)
 
 
 def classify(opcode: str) -> str:
@@ -195,11 +187,6 @@ def disassembler() -> str:
     return found
 
 
-def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found.group(1)) if found else 0
-
-
 @dataclass(frozen=True)
 class _Instruction:
     address: int
@@ -210,12 +197,6 @@ class _Instruction:
     leaves: bool = False
 
 
-def counted(listing: str, kernel: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Instructions by class of a whole kernel, and of its main loop."""
-    whole, loop, _ = _read_code(listing, kernel)
-    return whole, loop.counts
-
-
 def innermost_loops(listing: str, kernel: str) -> list[Loop]:
     """Every loop of a kernel that has no other one in it, in order."""
     code, labels = _parse(listing, kernel)
@@ -224,7 +205,7 @@ def innermost_loops(listing: str, kernel: str) -> list[Loop]:
     return [_loop([i for i in code if a <= i.address <= b]) for a, b in sorted(inner)]
 
 
-def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop, int]:
+def read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop, int]:
     """The whole kernel's instructions, the main loop, and how many are outside it on the straight way."""
     code, labels = _parse(listing, kernel)
     loops = _loops(code, labels)
