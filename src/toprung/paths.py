@@ -66,10 +66,7 @@ def _of_user(kind: str, program: str, *homes: str | None) -> str:
 def writable(folder: str, below: str = "toprung") -> Path:
     """Return a folder for a cache, made if it is missing; if it cannot be written, a temporary one, with a warning once a process.
 
-    Parameters
-    ----------
-    folder : path of the folder
-    below : name of what stands in for it in the temporary folder
+    ``below``: name of what stands in for it in the temporary folder.
     """
     reason = unwritable(folder)
     if not reason:

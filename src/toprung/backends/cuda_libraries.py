@@ -45,12 +45,7 @@ def major() -> int | None:
 
 
 def prefer(library: str) -> None:
-    """Load a library of CUDA 12 if that is wanted and installed: what looks for one afterwards finds it, not CUDA 13's.
-
-    Parameters
-    ----------
-    library : ``"nvrtc"`` or ``"cublas"``
-    """
+    """Load a library of CUDA 12 (``"nvrtc"`` or ``"cublas"``) if that is wanted and installed: later look-ups find it."""
     windows = sys.platform == "win32"
     for folder in _older(library, "bin" if windows else "lib"):
         for file in sorted(folder.glob(f"{library}64_12*.dll" if windows else f"lib{library}.so.12")):

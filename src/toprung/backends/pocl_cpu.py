@@ -43,12 +43,7 @@ _patching = renewed(threading.Lock())
 
 
 def help_if_unknown() -> str:
-    """Give PoCL a CPU name it knows, where the library is loaded and does not know this CPU; once in a process.
-
-    Returns
-    -------
-    the name given; empty where nothing was to be done, or nothing could be
-    """
+    """Give a loaded PoCL that does not know this CPU a name it knows, once in a process; return that name, or an empty one."""
     with _patching:
         return _helped()
 

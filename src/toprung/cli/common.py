@@ -79,12 +79,9 @@ def show(grid: Grid, wide: bool) -> tuple[str, ...]:
 
 
 def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) -> None:
-    """Print a line of text: on a terminal broken between words, elsewhere whole.
+    """Print a line of text to ``to`` (by default standard output): on a terminal broken between words, elsewhere whole.
 
-    Parameters
-    ----------
-    indent : cells that its second line and those behind it begin with
-    to : the console, by default that of standard output
+    ``indent``: cells that its second line and those behind it begin with.
     """
     to = to or console
     if to.is_terminal:
@@ -96,11 +93,7 @@ def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) 
 def end(failures: Sequence[str], interrupted: bool = False, failed: bool | None = None) -> None:
     """Print the failures of a command whose results are shown and stored; exit if it failed.
 
-    If ``interrupted``, the exit status is that of Ctrl-C or SIGTERM, else 1.
-
-    Parameters
-    ----------
-    failed : True to exit with 1; by default, if there are failures
+    If ``interrupted``, the exit status is that of Ctrl-C or SIGTERM, else 1. ``failed``: by default, if there are failures.
     """
     for line in failures:
         say(line, "bold red")

@@ -36,9 +36,7 @@ codecs.register_error("toprung-spelled", _spelled)
 class Stream(io.TextIOWrapper):
     """Standard output or error of a command that goes on where it cannot be written, since results also go to files.
 
-    Attributes
-    ----------
-    error : the first error of writing; what comes after it is dropped
+    ``error``: the first error of writing; what comes after it is dropped.
     """
 
     def __init__(self, stream: io.TextIOWrapper) -> None:

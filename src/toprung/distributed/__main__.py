@@ -43,9 +43,8 @@ def spread(tensor: torch.Tensor, mesh: DeviceMesh, places: Sequence[Placement]) 
 def every_placement(mesh: DeviceMesh, most: int = 240, **options: Any) -> tuple[int, float, list[str]]:
     """Multiply small matrices with uneven shards in all placements, or a sample of at most a number of them.
 
-    Returns
-    -------
-    The number of products, the largest error as a share of the largest element, and the schedules' letters, panels and movers.
+    Return the number of products, the largest error as a share of the largest element, and the schedules' letters, panels and
+    movers.
     """
     torch.manual_seed(0)
     a, b = (torch.randn(shape, device=mesh.device_type) for shape in ((11, 33), (33, 13)))

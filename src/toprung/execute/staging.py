@@ -82,9 +82,7 @@ def staged(
 ) -> tuple[Executable, str]:
     """Compute a product through the device's memory, cut into panels.
 
-    Returns
-    -------
-    The executable of the last panel and a sentence on what was moved, when ``c`` is filled.
+    Return, when ``c`` is filled, the executable of the last panel and a sentence on what was moved.
     """
     if 0 in c.shape:
         x, y, z = (Layout(x.shape, tuple(s // 4 for s in x.strides), 4) for x in (a, b, c))

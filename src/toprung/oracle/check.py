@@ -99,9 +99,7 @@ def strayed(matrix: Matrix, now: F32, before: F32) -> np.ndarray[Any, np.dtype[n
 class Operands:
     """Operands of a problem on the host, each between its guards.
 
-    Attributes
-    ----------
-    flat : the backing arrays, by operand; the output's holds β's C, or poison where β = 0
+    ``flat``: the backing arrays, by operand; the output's holds β's C, or poison where β = 0.
     """
 
     problem: Problem

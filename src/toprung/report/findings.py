@@ -30,9 +30,7 @@ def read(record: Mapping[str, Any]) -> list[Finding]:
 def table(findings: Sequence[Finding], title: str, width: int | None) -> Grid:
     """Return every guideline: what the paper says, each case with its speed, and the verdict with the ratio that it rests on.
 
-    Parameters
-    ----------
-    width : cells that there are, for which words are broken into lines; None for no limit
+    Words are broken into lines for ``width`` cells, None for no limit.
     """
     words = MOST if width is None else max(LEAST, min(MOST, width - NUMBERS))
     grid = Grid(title, [

@@ -49,9 +49,7 @@ class Column:
 class Grid:
     """A table before it is known how wide it may be.
 
-    Attributes
-    ----------
-    rows : cells by the name of their column, and the row's style; a missing cell is empty
+    ``rows``: cells by the name of their column, and the row's style; a missing cell is empty.
     """
 
     title: str

@@ -31,13 +31,7 @@ def _kind(path: Path) -> str:
 
 
 def ladder(record: dict[str, Any], path: Path) -> None:
-    """Draw a record of ``toprung ladder``: GFLOP/s of each rung at one size, or over the sizes of a sweep.
-
-    Parameters
-    ----------
-    record : as ``toprung.lab.harness.results`` makes or reads it
-    path : a .png, .svg or .pdf file
-    """
+    """Draw a record of ``toprung ladder`` as .png, .svg or .pdf: GFLOP/s of each rung at one size, or over those of a sweep."""
     check(path)
     measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]
     plt = matplotlib_pyplot()
@@ -63,9 +57,7 @@ def ladder(record: dict[str, Any], path: Path) -> None:
 def pictures(record: dict[str, Any], path: Path) -> list[Path]:
     """Draw a record of ``toprung ladder``: the whole ladder, and where it was swept over sizes each rung against the vendor, too.
 
-    Returns
-    -------
-    the files: ``path``, and beside it ``<stem>-r01`` and so on unless it is a pipe or a device
+    Return the files: ``path``, and beside it ``<stem>-r01`` and so on unless it is a pipe or a device.
     """
     ladder(record, path)
     measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]

@@ -212,9 +212,7 @@ LONG = 100.0
 def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Draw the speed of the best so far / that of the final best over the seconds, as the mean over shapes, a line for each run.
 
-    Parameters
-    ----------
-    records : contents of result files by label, as ``toprung tune --json`` writes them; a shape's final best is that of all files
+    ``records``: result files of ``toprung tune --json`` by label; a shape's final best is that of all files.
     """
     plot.check(path)
     plt = plot.matplotlib_pyplot()

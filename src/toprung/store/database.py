@@ -151,12 +151,7 @@ class Store:
         return [Proof(str(e), machine, str(s), str(m)) for e, s, m in found]
 
     def export(self, target: Path | Any, entries: Iterable[Entry] | None = None) -> int:
-        """Write entries (all, if none are given) as JSON to a path, whole or not at all, or to an open text file.
-
-        Returns
-        -------
-        The number of entries written.
-        """
+        """Write entries (by default all) as JSON to a path, whole or not at all, or to an open text file; return their number."""
         return write_exchange(target, self.entries() if entries is None else entries)
 
     def import_(self, source: Path | str, vet: Vet = lambda entry: "") -> Imported:

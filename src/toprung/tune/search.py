@@ -68,9 +68,7 @@ class Ranked(Unseen):
 class Exhaustive(Ranked):
     """Strategy that tries the model's order, then all the rest: enumerated in a small space, drawn at random in a large one.
 
-    Attributes
-    ----------
-    beyond : True if the model's order has been gone through
+    ``beyond``: True if the model's order has been gone through.
     """
 
     def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:

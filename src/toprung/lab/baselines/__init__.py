@@ -22,9 +22,7 @@ from toprung.oracle.placed import OnDevice
 class Peer(ABC):
     """Somebody else's routine: a ``Competitor`` that may be absent.
 
-    Attributes
-    ----------
-    kinds : kinds of device beside which it is a fair baseline, and takes part when nobody chooses
+    ``kinds``: kinds of device beside which it is a fair baseline, and takes part when nobody chooses.
     """
 
     name: str

@@ -93,9 +93,7 @@ class BoundNumPy(BoundOnHost):
 class NumPyPeer(Peer):
     """``numpy.matmul`` on host memory, in all of its BLAS's threads, or in one where other programs use the cores.
 
-    Attributes
-    ----------
-    threads : threads of the product timed last; 0: as many as its BLAS takes
+    ``threads``: those of the product timed last; 0: as many as its BLAS takes.
     """
 
     name = "numpy"

@@ -141,9 +141,7 @@ class Condition:
 class Analysis:
     """The paper's twelve lines for one architecture and plan.
 
-    Attributes
-    ----------
-    throughput : of the mix of FFMA and LDS, as a part of the issue rate; 1 where nobody measured it
+    ``throughput``: of the mix of FFMA and LDS, as a part of the issue rate; 1 where nobody measured it.
     """
 
     of: Architecture

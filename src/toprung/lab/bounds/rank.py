@@ -383,12 +383,10 @@ def bound(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Code 
 
 
 def departures(stations: Sequence[tuple[float, int]], customers: int, waiting: float = 0.0) -> float:
-    """Clocks from one customer's leaving to the next one's, in a closed network; exact mean value analysis.
+    """Return the clocks between customers' leaving in a closed network of ``stations``, by exact mean value analysis.
 
-    Parameters
-    ----------
-    stations : clocks that a customer asks of a kind of station, and how many there are of it
-    waiting : clocks in which a customer asks for nothing
+    A station is given by the clocks that a customer asks of it, and how many there are of it; ``waiting``: clocks in which a
+    customer asks for nothing.
     """
     demands, counts = zip(*stations, strict=True)
     queues, round_ = [0.0] * len(demands), 0.0

@@ -65,11 +65,9 @@ def _at(name: str, among: Sequence[Stored]) -> list[Stored]:
 
 
 def compare(a: Sequence[Stored], b: Sequence[Stored], tolerance: float) -> tuple[list[Change], int]:
-    """Return what changed from ``a`` to ``b``, as ``results.compare`` has it; of two devices or backends what each has in common.
+    """Return what changed from ``a`` to ``b``, and how many measurements are on one side only, as ``results.compare`` does.
 
-    Returns
-    -------
-    changes, and how many measurements are on one side only
+    Of two devices or backends only what each has in common counts.
     """
     slugs = [{r.slug for r in side} for side in (a, b)]
     backends = [{r.backend for r in side if r.measurements} for side in (a, b)]

@@ -79,12 +79,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Complaint:
-    """A file that is not in the report, and why.
-
-    Attributes
-    ----------
-    elsewhere : whether nothing is wrong with it but that it is of another device
-    """
+    """A file that is not in the report, and why; ``elsewhere``: nothing is wrong with it but that it is of another device."""
 
     name: str
     reason: str

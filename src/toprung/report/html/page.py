@@ -74,12 +74,7 @@ def _library() -> str:
 
 
 def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = None) -> str:
-    """The page's text: the same for the same records, toprung and libraries.
-
-    Parameters
-    ----------
-    limits : of the same records; may compile each rung once
-    """
+    """Return the page's text, the same for the same records, toprung and libraries; ``limits`` may compile each rung once."""
     import jinja2
 
     views = Views(gathered)
