@@ -36,6 +36,12 @@ def adapter_of(thing: Any) -> Adapter | None:
 
 
 def operand(thing: Any, name: str) -> Operand | None:
-    """Return an array as an Operand; None if it is no array, BadArray if it is not float32."""
+    """Return an array as an Operand; None if it is no array.
+
+    Raises
+    ------
+    BadArray
+        an array that is not float32
+    """
     adapter = adapter_of(thing)
     return None if adapter is None else adapter.operand(thing, name)

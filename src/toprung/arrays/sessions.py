@@ -13,7 +13,13 @@ from toprung.errors import BadArgument, NoDevice
 
 
 def session_at(home: Home, queue: Any = None) -> Session:
-    """Return the session of the device on which arrays lie, or NoDevice; for OpenCL that of ``queue``, a pyopencl queue."""
+    """Return the session of the device on which arrays lie; for OpenCL that of ``queue``, a pyopencl queue.
+
+    Raises
+    ------
+    NoDevice
+        a device that toprung cannot open
+    """
     if home.kind == "opencl":
         return backends.adopt(queue)
     for backend in backends.backends():

@@ -90,7 +90,12 @@ def advice(ladders: bool = True) -> list[str]:
 def find(name: str | None = None, ladders: bool = True) -> Device:
     """Return the device a user means: by an id, a part of a name, or the best one; without ``ladders`` one the library uses.
 
-    NoDevice if there is no device at all, UnknownName if none fits ``name``.
+    Raises
+    ------
+    NoDevice
+        there is no device at all
+    UnknownName
+        no device fits ``name``
     """
     if name is not None and not name.strip():
         raise UnknownName("device", name, map(str, devices()))  # a part of every name
@@ -171,7 +176,13 @@ def session_for(device: Device) -> Session:
 
 
 def adopt(queue: Any) -> Session:
-    """Return the session in the context of somebody else's pyopencl queue, one for each context and device; or NoDevice."""
+    """Return the session in the context of somebody else's pyopencl queue; one for each context and device, kept.
+
+    Raises
+    ------
+    NoDevice
+        toprung cannot use the queue's device
+    """
     make = next(m for b in backends() if (m := getattr(b, "adopt", None)) is not None)
     with _sharing:
         key = forks.generation, queue.context.int_ptr, queue.device.int_ptr

@@ -77,9 +77,14 @@ def facts(code: bytes, name: str) -> Facts:
 
 
 def check(code: bytes, name: str, arch: str, kernel: str) -> KernelFacts:
-    """Return the facts of one kernel that a GPU of an architecture can run.
+    """The facts of one kernel, if a GPU of an architecture can run it.
 
-    BadCubin if the file is damaged, cut off, or for another architecture; UnknownName if it has no kernel of that name.
+    Raises
+    ------
+    BadCubin
+        damaged, cut off, or for another architecture
+    UnknownName
+        it has no kernel of that name
     """
     found = facts(code, name)
     if not runs_on(found.arch, arch):

@@ -471,7 +471,13 @@ class CUDASession:
         return launcher(self, plan)
 
     def encoded(self, of: Map, address: int) -> NDArray[np.uint8]:
-        """Return the bytes of a tensor map of the matrix at an address; BadArgument if that is not on 16 bytes."""
+        """Return the bytes of a tensor map of the matrix at an address.
+
+        Raises
+        ------
+        BadArgument
+            the address is not on 16 bytes
+        """
         if address % 16:
             raise BadArgument(f"an operand at {address:#x} is not on 16 bytes, as the call says; make an executable for align = 1")
         made = self._encoded(of.dtype, address, (of.rows, of.cols), of.stride, of.box)

@@ -170,7 +170,13 @@ def capability(arch: str) -> tuple[int, int]:
 
 
 def device_of(arch: str) -> Device:
-    """Return a device that nobody has, of an architecture, to choose tiles and switches for; UnknownName if NVRTC has none such."""
+    """An architecture as a device that nobody has: enough to choose tiles and switches for it.
+
+    Raises
+    ------
+    UnknownName
+        an architecture NVRTC does not compile for
+    """
     if arch not in architectures():
         raise UnknownName("architecture", arch, architectures())
     return Device(

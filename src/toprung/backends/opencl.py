@@ -138,7 +138,13 @@ class OpenCLBackend:
         return OpenCLSession(device)
 
     def adopt(self, queue: Any) -> Session:
-        """Work in the context of somebody else's queue, whose memory and queues launches then take; NoDevice if it is not ours."""
+        """Work in the context of somebody else's queue, whose memory and queues launches then take.
+
+        Raises
+        ------
+        NoDevice
+            the queue's device is not one of ours
+        """
         for device in self.devices():
             if device.handle == queue.device:
                 return OpenCLSession(device, queue.context)

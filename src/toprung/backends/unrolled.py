@@ -29,7 +29,13 @@ class NotUnrolled(Exception):
 
 
 def unrolled(text: str, constants: Mapping[str, int]) -> tuple[str, list[int]]:
-    """Return a text with its marked loops written out, and the origin of each line; NotUnrolled if a loop cannot be."""
+    """Return a text with each iteration of its marked loops written out, and the line that each of its lines came from.
+
+    Raises
+    ------
+    NotUnrolled
+        a marked loop of another form, or one that would be too long
+    """
     lines = text.split("\n")
     if MARK not in text or constants.get(UNROLL) == 0:
         return text, list(range(1, len(lines) + 1))

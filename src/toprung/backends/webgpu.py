@@ -175,7 +175,11 @@ def composed(source: Source) -> str:
     """Return the text that is compiled: with marked loops unrolled, and parameters as constants on a line that it has.
 
     ``enable subgroups`` is left out: what browsers ask for, wgpu knows no word of, and has the functions all the same.
-    NotUnrolled for a marked loop that cannot be unrolled.
+
+    Raises
+    ------
+    NotUnrolled
+        a marked loop that cannot be unrolled
     """
     text, _ = unrolled(source.text, source.defines)
     directives = list(DIRECTIVE.finditer(text))
@@ -406,7 +410,13 @@ class WebGPUSession:
             self._pass = None
 
     def submit(self) -> None:
-        """Hand what was gathered to the device; LaunchError if it refuses, or is lost."""
+        """Hand what was gathered to the device.
+
+        Raises
+        ------
+        LaunchError
+            it refuses, or is lost
+        """
         self._alive()
         if self._encoder is None:
             return
@@ -510,7 +520,13 @@ def _located(error: Exception, source: Source) -> str:
 
 
 def _trusted(device: Any, text: str, indices: bool) -> Any:
-    """Compile without bounds on loops, with or without checks of ``indices``; Unsupported where wgpu-native lacks its method."""
+    """Compile without bounds on loops, with or without checks of ``indices``; it is wgpu-native's own and has no method in wgpu-py.
+
+    Raises
+    ------
+    Unsupported
+        this wgpu cannot
+    """
     try:
         from wgpu.backends.wgpu_native import _api as api
 

@@ -105,7 +105,13 @@ def end(failures: Sequence[str], interrupted: bool = False, failed: bool | None 
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds of a text: ``60s``, ``5m``, ``1h``; BadArgument for anything else, or for none."""
+    """Return the seconds of a text: ``60s``, ``5m``, ``1h``.
+
+    Raises
+    ------
+    BadArgument
+        the text is anything else, or its amount is 0
+    """
     found = _AMOUNT.fullmatch(text.strip())
     if not found or float(found.group(1)) <= 0:
         unit = ": a number alone is of configurations, which only toprung tune counts" if is_whole(text) else ""
@@ -114,7 +120,13 @@ def parse_seconds(text: str) -> float:
 
 
 def checked_file(path: Path) -> Path:
-    """Return the path of a file to be written, or BadArgument with the reason: now, not when everything has been measured."""
+    """Return the path of a file to be written: refused now, not when everything has been measured.
+
+    Raises
+    ------
+    BadArgument
+        it cannot be written, with the reason
+    """
     if reason := refusal(path):
         raise BadArgument(f"{path} cannot be written ({reason}): name another file")
     return path
@@ -123,7 +135,10 @@ def checked_file(path: Path) -> Path:
 def result_file(context: typer.Context, path: Path | None) -> Path | None:
     """Return the path of a file to be written, as a callback of options; ``-`` sends tables and texts to standard error.
 
-    BadArgument if it cannot be written, or another option names it, too.
+    Raises
+    ------
+    BadArgument
+        it cannot be written, or another option names it, too
     """
     if path is None:
         return None
@@ -146,7 +161,10 @@ def page_file(context: typer.Context, folder: Path) -> Path:
 def record_file(context: typer.Context, path: Path | None) -> Path | None:
     """Return the path of a record to be written, which is this command's until it ends: of two, one would lose its record.
 
-    BadArgument if another command writes it, and as for ``result_file``.
+    Raises
+    ------
+    BadArgument
+        another command writes it, or as for ``result_file``
     """
     if result_file(context, path) is not None and path is not None and not is_stream(path):
         mark = cache_dir() / "writing" / hashlib.sha256(os.path.realpath(path).encode(errors="replace")).hexdigest()
@@ -169,7 +187,13 @@ def json_option(text: str) -> Any:
 
 
 def parse_sizes(text: str) -> list[tuple[int, ...]]:
-    """Parse ``512``, ``35x79x19``, ``256:1024:256`` (both ends included), or several of these with commas; else BadSize."""
+    """Parse ``512``, ``35x79x19``, ``256:1024:256`` (both ends included), or several of these with commas.
+
+    Raises
+    ------
+    BadSize
+        not numbers, or not positive; before anything is allocated
+    """
     sizes: list[tuple[int, ...]] = []
     for word in text.split(","):
         if ":" in word:
@@ -202,7 +226,13 @@ def size_name(size: tuple[int, ...]) -> str:
 
 
 def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
-    """Parse ``3``, ``1-5``, or several of these with commas; UnknownName for a number that is not known, or for none."""
+    """Parse ``3``, ``1-5``, or several of these with commas; every number must be known.
+
+    Raises
+    ------
+    UnknownName
+        a number that does not exist, or no number at all
+    """
     chosen: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
@@ -218,7 +248,13 @@ def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
 
 
 def parse_switches(words: Sequence[str]) -> dict[str, int]:
-    """Parse ``NAME`` or ``NAME=VALUE``, each once; UnknownName for a value that is no number."""
+    """Parse ``NAME`` or ``NAME=VALUE``, each once.
+
+    Raises
+    ------
+    UnknownName
+        a value that is no number
+    """
     chosen = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -229,7 +265,13 @@ def parse_switches(words: Sequence[str]) -> dict[str, int]:
 
 
 def parse_tile(words: Sequence[str]) -> dict[str, int]:
-    """Parse ``NAME=VALUE`` for parameters of a tile, none of which has a default; UnknownName for a value that is no number."""
+    """Parse ``NAME=VALUE`` for parameters of a tile, which have no value of their own.
+
+    Raises
+    ------
+    UnknownName
+        a value that is missing or no number
+    """
     if bare := [word for word in words if "=" not in word]:
         raise UnknownName(f"value of {bare[0]}", "", [f"{bare[0]}=64, say"])
     return parse_switches(words)
@@ -238,7 +280,12 @@ def parse_tile(words: Sequence[str]) -> dict[str, int]:
 def with_settings(problem: Problem, words: Sequence[str]) -> Problem:
     """Return a problem with some of its attributes, other than its sizes, set by ``NAME=VALUE``.
 
-    UnknownName for an attribute it does not have, BadSize for a value that is none for it.
+    Raises
+    ------
+    UnknownName
+        an attribute it does not have
+    BadSize
+        a value that is none for the attribute
     """
     assert is_dataclass(problem)
     known = [f.name for f in fields(problem) if f.name not in ("M", "N", "K")]

@@ -92,7 +92,10 @@ class Progress:
     def step(self, text: str, size: float = 0.0, kind: str = "") -> None:
         """Say what is done now, or has been done; ``size`` of a kind counts as done, and took the time since the last such step.
 
-        KeyboardInterrupt if the reader of standard output has gone.
+        Raises
+        ------
+        KeyboardInterrupt
+            the reader of standard output has gone
         """
         if reader_gone():
             raise KeyboardInterrupt

@@ -165,7 +165,13 @@ def tune_command(
 
 
 def parse_budget(text: str) -> Budget:
-    """Return the budget of a text: ``60s``, ``5m``, ``1h``, or a number of configurations; BadArgument for anything else."""
+    """Return the budget of a text: ``60s``, ``5m``, ``1h``, or a number of configurations.
+
+    Raises
+    ------
+    BadArgument
+        the text is anything else, or its amount is 0
+    """
     if common.is_whole(text.strip()) and int(text) > 0:
         return Budget(trials=int(text))
     try:
@@ -259,7 +265,13 @@ def _apart() -> Iterator[Store]:
 
 
 def _before(json: Path, device: Device, left: Sequence[tuple[Problem, str]]) -> dict[str, Any]:
-    """Return the record of a check's earlier parts; BadArgument if it is of other problems, another device or other code."""
+    """Return the record of a check's earlier parts.
+
+    Raises
+    ------
+    BadArgument
+        it is of other problems, another device or other code
+    """
     content, now = results.read(json), environment(device)
     done = [(shape["problem"], shape["precision"]) for shape in content.get("shapes", ())]
     why = "is no check of these shapes" if done != [(p.describe(), path) for p, path in left[: len(done)]] else ""

@@ -14,13 +14,18 @@ LEAST = 4_000_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of ``enable`` and ``use``, checked: BadArgument for a value that there is not.
+    """Options of ``enable`` and ``use``, checked.
 
     Attributes
     ----------
     precision : path of products, as for ``toprung.matmul``
     own : True to run toprung's kernels also where CuPy's own are expected to be as fast
     min_flops : floating-point operations below which CuPy's own run
+
+    Raises
+    ------
+    BadArgument
+        a value that there is not
     """
 
     precision: str = "auto"

@@ -82,7 +82,10 @@ class Agreement:
     def reach(self, text: str, offer: str = "") -> dict[int, str]:
         """Return the ranks' offers once all ranks have said the same.
 
-        RankFailed for one that said something else, that could not start, or that said nothing before the timeout.
+        Raises
+        ------
+        RankFailed
+            a rank that said something else, that could not start, or that said nothing before the timeout
         """
         keys = [f"{self.key}/said/{rank}" for rank in self.ranks]
         try:

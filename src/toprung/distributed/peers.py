@@ -41,7 +41,13 @@ _lock = renewed(threading.Lock())
 
 
 def _driver(name: str, *given: Any) -> Any:
-    """Return the result of a function of CUDA's driver; Unsupported with the driver's error."""
+    """Return the result of a function of CUDA's driver.
+
+    Raises
+    ------
+    Unsupported
+        the driver's error
+    """
     from cuda.bindings import driver
 
     error, *found = getattr(driver, name)(*given)

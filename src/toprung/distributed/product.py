@@ -387,7 +387,13 @@ class Product:
 
 
 def _named(placements: Sequence[Placement], name: str) -> Placements:
-    """Return placements by their names, and negative axes as positive; BadArgument for one that no schedule has."""
+    """Return placements by their names, and negative axes as positive.
+
+    Raises
+    ------
+    BadArgument
+        a placement that no schedule has
+    """
     found = []
     for place in placements:
         if type(place) is Shard and -2 <= place.dim < 2:

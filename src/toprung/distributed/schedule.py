@@ -365,7 +365,13 @@ def best(
     m: int, n: int, k: int, mesh: tuple[int, ...], a: Placements, b: Placements, c: Placements | None = None,
     panel_bytes: int | None = None, rates: Rates = H200,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule whose predicted time is least; BadArgument for placements of the result that no schedule has."""
+    """Return the schedule whose predicted time is least.
+
+    Raises
+    ------
+    BadArgument
+        placements of the result that no schedule has
+    """
     sizes = {"m": m, "n": n, "k": k}
     found = min(schedules(sizes, mesh, a, b, c, panel_bytes, rates), key=lambda s: (s.seconds, s.bytes, s.memory), default=None)
     if found is None:

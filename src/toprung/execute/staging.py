@@ -45,9 +45,13 @@ def limit() -> int | None:
 def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = PIECE) -> tuple[int, int, int, int]:
     """Return matrices, rows, columns and depth of a panel such that two panels of each operand fit into ``budget`` bytes.
 
-    Whole matrices are preferred; then B stays whole and A and C are cut into rows; then all three are cut. Panels are made
-    smaller than they must be where that lets transfers overlap computation. OutOfDeviceMemory if not even single rows and columns
-    fit.
+    Whole matrices are preferred; then B stays whole and A and C are cut into rows; then all three are cut. Panels are made smaller
+    than they must be where that lets transfers overlap computation.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        not even single rows and columns fit
     """
 
     def fits(n: int, m: int, w: int, k: int) -> bool:

@@ -20,8 +20,12 @@ SCALARS = ((1.0, 0.0), (1.3, 0.7))
 def problems(session: Session, desc: Desc, candidate: Candidate) -> tuple[str, ...]:
     """Return what is wrong with a candidate's kernel on a session: it runs on small hostile operands against the float64 oracle.
 
-    Configuration and thus the binary are those the product would run; only the slices of K may be fewer. LaunchError or
-    OutOfDeviceMemory if it could not be found out now.
+    Configuration and thus the binary are those the product would run; only the slices of K may be fewer.
+
+    Raises
+    ------
+    LaunchError, OutOfDeviceMemory
+        it could not be found out now
     """
     try:
         for alpha, beta in SCALARS:

@@ -355,7 +355,10 @@ ALIGNED = 4
 def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
     """Return the descriptor of a problem given as in stores and result files: matrices of a batch lie one below the other.
 
-    Unsupported for another routine's problem.
+    Raises
+    ------
+    Unsupported
+        another routine's problem
     """
     if shape["routine"] == "gemv":
         return GemvDesc(

@@ -130,7 +130,12 @@ class KernelRecord:
     def options(self, device: Device, chosen: Options = MappingProxyType({})) -> dict[str, int]:
         """Return every switch with its value.
 
-        UnknownName for a switch or a value that the kernel does not have, SwitchRefused for one that the device has no use for.
+        Raises
+        ------
+        UnknownName
+            a switch or a value that the kernel does not have
+        SwitchRefused
+            a switch that the device has no use for
         """
         known = {s.name: s for s in self.switches}
         values = {s.name: s.default_on(device) for s in self.switches}
@@ -299,8 +304,12 @@ def joined(folder: Path, *names: str) -> str:
 def with_includes(text: str, folder: Path) -> str:
     """Return a kernel source with each ``#include "name"`` replaced by that file: a binary's key covers the whole source.
 
-    Names are relative to the including file's folder: a rung includes ``tiled.cl`` of the family to share it. BadRung if an
-    included file does not exist.
+    Names are relative to the including file's folder: a rung includes ``tiled.cl`` of the family to share it.
+
+    Raises
+    ------
+    BadRung
+        an included file does not exist
     """
 
     def included(match: re.Match[str]) -> str:

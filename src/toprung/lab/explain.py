@@ -119,13 +119,18 @@ class Explanation:
 def explain(
     rung: Rung, device: Device, problem: Problem, options: Options, tile: Tile | None = None, folder: Path | None = None
 ) -> Explanation:
-    """Return all that is known about a rung on a device; Unsupported on Tensor Cores if its .py lacks what it asks of them.
+    """Everything that is known about a rung on a device.
 
     Parameters
     ----------
     options : every switch of the rung with its value
     tile : by default the rung's own for the device
     folder : where to look for stored measurements and probes besides the user's own folder
+
+    Raises
+    ------
+    Unsupported
+        a rung on Tensor Cores whose .py does not say what it asks of them
     """
     if not bounded(rung):
         raise Unsupported(
@@ -298,14 +303,26 @@ def measured_figures(device: Device, folder: Path | None = None) -> Figures | No
 
 
 def device_for(arch: str) -> Device:
-    """Return a device of an architecture: one probed here or by us, else the chip of the vendor's documents; or UnknownName."""
+    """An architecture as a device: one of it that was probed, here or by us, else the chip that the vendor's documents describe.
+
+    Raises
+    ------
+    UnknownName
+        an architecture nothing can be compiled for
+    """
     device = nvrtc.device_of(arch)
     probed = (_recorded(content) for _, content in store.records_for(None) if content["environment"]["device"]["arch"] == arch)
     return next(filter(None, probed), None) or _chip(arch) or device
 
 
 def device_named(name: str, folder: Path) -> Device:
-    """Return the device a user means: one that is here, one of records, or a chip of the vendor's documents; or UnknownName."""
+    """The device a user means: one that is here, one of which there are records, or a chip of the vendor's documents.
+
+    Raises
+    ------
+    UnknownName
+        none of these has the name
+    """
     try:
         return backends.find(name)
     except (UnknownName, NoDevice):

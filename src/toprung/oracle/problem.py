@@ -96,7 +96,10 @@ class Problem(ABC):
     def desc(self) -> Desc:
         """Descriptor of the product in memory of toprung's own sessions; matrices of a batch lie one below the other.
 
-        Unsupported for a problem of another routine than gemm and gemv.
+        Raises
+        ------
+        Unsupported
+            the problem belongs to another routine than gemm and gemv
         """
         return described(self.describe())
 

@@ -15,8 +15,13 @@ COLORS = {1: "#3182bd", 2: "#31a354", 4: "#d95f0e"}
 def mixes(record: Mapping[str, Any], path: Path) -> None:
     """Draw thread instructions per clock and multiprocessor over multiply-adds to one load, a curve for each width.
 
-    The dashed line beside a curve is what the two limits by themselves would allow: the loads at their own rate, and the most
-    that was issued of anything. BadRecord if the mixes were not measured on this device.
+    The dashed line beside a curve is what the two limits by themselves would allow: the loads at their own rate, and the most that
+    was issued of anything.
+
+    Raises
+    ------
+    BadRecord
+        the mixes were not measured on this device
     """
     check(path)
     found = [p for p in record["probe"] if p["benchmark"] == "ffma_lds" and p["value"] is not None]

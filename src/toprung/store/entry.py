@@ -186,7 +186,13 @@ class Entry:
 
     @classmethod
     def read(cls, content: object) -> Entry:
-        """Return the entry of parsed JSON that anybody may have written; StoreError says what is wrong if it is none."""
+        """Return the entry of parsed JSON that anybody may have written.
+
+        Raises
+        ------
+        StoreError
+            the content is no entry; the message says what is wrong
+        """
         if not isinstance(content, Mapping):
             raise StoreError(f"an entry is an object, not {shown(content)}")
         known = {f.name for f in fields(cls)}

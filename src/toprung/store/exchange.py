@@ -61,7 +61,10 @@ def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
 def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
     """Return the entries of an exchange file; place and reason of each damaged one are appended to ``refused``.
 
-    StoreError if there is no such file, or it is not of this format.
+    Raises
+    ------
+    StoreError
+        there is no such file, or it is not of this format
     """
     try:
         if path.stat().st_size > LARGEST_FILE:

@@ -14,7 +14,13 @@ VARIABLE = "TOPRUNG_STORE"
 
 
 def off() -> bool:
-    """Return True if the environment says to ignore the user's store and shipped entries; BadArgument unless ``on`` or ``off``."""
+    """Return True if the environment says to ignore the user's store and the shipped entries.
+
+    Raises
+    ------
+    BadArgument
+        it says something else than ``on`` and ``off``
+    """
     word = os.environ.get(VARIABLE, "").lower()
     if word not in ("", "on", "off"):
         raise BadArgument(f"{VARIABLE} is on or off, not {word!r}")

@@ -60,7 +60,12 @@ def measure(lane: Lane, problem: Problem, candidates: Sequence[Candidate], store
     """Verify, time and store candidates; return the reason why that was not possible, empty if it was.
 
     Candidates near the fastest are timed again in a second trial, and the quicker result of each is kept, unless the second trial
-    finds it wrong. StoreError if the store cannot be written.
+    finds it wrong.
+
+    Raises
+    ------
+    StoreError
+        the store cannot be written
     """
     trial = Trial(problem, tuple(candidates), TURNS, LEAST, hopeless=math.inf, limit=RUN, most=MOST, seed=seed)
     outcome, looked = surviving(lane, trial, 0)

@@ -28,7 +28,13 @@ class Ranking:
 
     @staticmethod
     def of(device: Device, desc: GemmDesc, figures: Figures | None = None) -> Ranking:
-        """Return the ranking for a call, by default with the device's ``figures``; Unsupported if needed ones are unknown."""
+        """Return the ranking for a call; ``figures``: those of the device, looked up if not given.
+
+        Raises
+        ------
+        Unsupported
+            figures of the device that the model needs are unknown
+        """
         found = machine(figures or figures_of(device))
         if isinstance(found, Unknown):
             raise Unsupported(f"the model cannot rank tiles on {device}, it lacks {', '.join(found.missing)}: run toprung probe")

@@ -241,8 +241,12 @@ class Tuner:
     def run(self) -> Iterator[Shape | None]:
         """Tune, and yield a shape whenever something of it has changed, and None now and then.
 
-        Leave the loop, or raise in it, to end the run: everything measured is stored. StoreError if the store can no longer be
-        written.
+        Leave the loop, or raise in it, to end the run: everything measured is stored.
+
+        Raises
+        ------
+        StoreError
+            the store can no longer be written
         """
         self._begin = time.monotonic()
         compilers = {m: Compiler(d) for m, d in self._first_device.items()}

@@ -47,7 +47,13 @@ CHECK_FLOPS: Mapping[str, float] = {"gpu": 1e11, "cpu": 2e8}
 
 
 def default(device: Device, routines: Sequence[str] = ROUTINES) -> list[Problem]:
-    """Return a problem of every class that matters on a kind of device, common ones first; UnknownName for an unknown routine."""
+    """Return one problem of every class that matters on a kind of device, common ones first.
+
+    Raises
+    ------
+    UnknownName
+        a routine that cannot be tuned
+    """
     kind = "gpu" if device.kind == "gpu" else "cpu"
     known(routines)
     made: list[Problem] = []
@@ -67,7 +73,13 @@ def known(routines: Sequence[str]) -> None:
 
 
 def given(routine: str, sizes: Sequence[tuple[int, ...]], transposes: Sequence[str] = ()) -> list[Problem]:
-    """Return the problems of sizes as a user writes them: N, MxNxK or MxNxKxBATCH; for gemv N or MxN; else BadSize, UnknownName."""
+    """Return the problems of sizes as a user writes them: N, MxNxK or MxNxKxBATCH; for gemv N or MxN.
+
+    Raises
+    ------
+    BadSize, UnknownName
+        sizes or transposes that the routine does not have
+    """
     made: list[Problem] = []
     for size in sizes:
         if routine == "gemv":

@@ -77,7 +77,13 @@ class Worker:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the child, unless it runs; NoDevice if it cannot open the device."""
+        """Start the child, unless it runs.
+
+        Raises
+        ------
+        NoDevice
+            it cannot open the device
+        """
         with self._lock:
             if self._closed:
                 raise NoDevice(f"the worker of {self.device} was closed")
@@ -112,7 +118,13 @@ class Worker:
         self.fingerprint = hello["fingerprint"]
 
     def run(self, trial: Trial) -> Outcome:
-        """Run a trial; the outcome names a candidate that crashes, hangs or spoils the device. NoDevice if it cannot be opened."""
+        """Run a trial; a candidate that crashes, hangs or spoils the device is named in the outcome.
+
+        Raises
+        ------
+        NoDevice
+            the device cannot be opened, or no longer
+        """
         self.start()
         assert self._talk is not None
         begin = time.monotonic()
@@ -142,7 +154,10 @@ class Worker:
     def ask(self, request: Any, limit: float, meanwhile: Callable[[], None] = lambda: None) -> Any:
         """Send a request to the child, call ``meanwhile``, and return the child's answer.
 
-        NoDevice if the child cannot open the device, ends, or does not answer within ``limit`` seconds.
+        Raises
+        ------
+        NoDevice
+            the child cannot open the device, ends, or does not answer within ``limit`` seconds
         """
         self.start()
         assert self._talk is not None

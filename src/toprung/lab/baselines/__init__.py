@@ -49,12 +49,17 @@ class Peer(ABC):
         }  # fmt: skip
 
     def product(self, placed: OnDevice, *, alpha: bool = True, beta: bool = True, batch: bool = True, zero: bool = True) -> Gemm:
-        """Return the problem if it is a matrix product that the peer computes, else raise Unsupported.
+        """The problem, if it is a matrix product that the peer computes.
 
         Parameters
         ----------
         alpha, beta, batch : whether it takes an α other than 1, a β other than 0, a batch of more than one product
         zero : whether it leaves A and B unread where α = 0, as BLAS says
+
+        Raises
+        ------
+        Unsupported
+            another routine, an empty product, or what the parameters rule out
         """
         problem = placed.operands.problem
         if not isinstance(problem, Gemm):

@@ -206,7 +206,13 @@ CARDS: Mapping[str, tuple[float, int, str]] = MappingProxyType({
 
 
 def architecture(key: str) -> Architecture:
-    """Return an architecture by its name (``sm_90a`` is ``sm_90``), or UnknownName: nothing is guessed about others."""
+    """An architecture by its name; ``sm_90a`` is ``sm_90``.
+
+    Raises
+    ------
+    UnknownName
+        none of these: nothing is known about it, and nothing is guessed
+    """
     name = key.lower()
     if name.startswith("sm_"):
         name = name.rstrip("af")

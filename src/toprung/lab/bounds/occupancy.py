@@ -83,9 +83,14 @@ def room(arch: str) -> Room:
 
 
 def occupancy(arch: str | Room, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Return the blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` a block that fit.
+    """Blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` a block.
 
-    UnknownName for an architecture whose figures are not here, ValueError for a block without threads.
+    Raises
+    ------
+    UnknownName
+        an architecture whose figures are not here
+    ValueError
+        a block without threads
     """
     if threads < 1:
         raise ValueError(f"a block has at least one thread, not {threads}")

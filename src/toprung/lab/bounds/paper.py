@@ -38,7 +38,7 @@ ACHIEVED: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Blocking:
-    """Blocking of a product; BadSize for threads that do not make up the block.
+    """Blocking of a product.
 
     Attributes
     ----------
@@ -50,6 +50,11 @@ class Blocking:
     index : registers for addresses and the loop
     registers : of a thread; None: what equation 7 asks for, as far as instructions can name it
     width : bits of a load from shared memory
+
+    Raises
+    ------
+    BadSize
+        threads that do not make up the block
     """
 
     TM: int

@@ -69,7 +69,11 @@ def sweep(
     """Grade every competitor that is present on every distribution at every K, as far as it computes it.
 
     ``side`` is M and N: where a library splits K for small products, its sums are shorter there than in large ones.
-    OutOfDeviceMemory if the operands of a K do not fit.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        the operands of a K do not fit
     """
     device, plan = session.device, ComparisonPlan(samples={"warm": 0})
     present = [who for who in competing if not who.absent(device)]

@@ -15,7 +15,13 @@ from toprung.lab.rung import ladder, ladder_names, rung
 
 
 def competitors(names: Sequence[str]) -> list[Competitor]:
-    """Return competitors by name, or UnknownName: a peer (``cublas``), a rung (``kepler/r07``), a ladder, one of the ``WAYS``."""
+    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), one of the library's ``WAYS``.
+
+    Raises
+    ------
+    UnknownName
+        with everything that exists
+    """
     found: list[Competitor] = []
     for name in names:
         if name in ladder_names():

@@ -29,8 +29,12 @@ SAMPLES = 5
 def variants(rungs: Sequence[Rung], device: Device, chosen: Options | None = None) -> list[RungCompetitor]:
     """Return every rung that a device can run, and one more for each further value of a switch that the device has a use for.
 
-    ``chosen`` switches are set on every rung that has them, and there are no further ones then. UnknownName for a chosen switch
-    that no rung has, SwitchRefused for one that the device has no use for.
+    ``chosen`` switches are set on every rung that has them, and there are no further ones then.
+
+    Raises
+    ------
+    UnknownName, SwitchRefused
+        a chosen switch that no rung has, or that the device has no use for
     """
     found: list[RungCompetitor] = []
     for name in chosen or {}:
@@ -67,7 +71,13 @@ def find_vendors(device: Device, ladder: Ladder) -> tuple[list[Peer], str]:
 
 
 def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
-    """Return those of some devices that can run at least one of some rungs; if none can, Unsupported with every reason."""
+    """Those of some devices that can run at least one of some rungs.
+
+    Raises
+    ------
+    Unsupported
+        none of them can, with every reason
+    """
     found = [d for d in devices if not rungs or any(not r.needs(d) for r in rungs)]
     if not found:
         reasons = dict.fromkeys(f"{d}: {r.needs(d)}" for d in devices for r in rungs)
@@ -82,7 +92,13 @@ def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
 
 
 def best_for(rungs: Sequence[Rung]) -> Device:
-    """Return the best device that can run one of some rungs, and the best of all where none can or there are none; or NoDevice."""
+    """The best device that can run at least one of some rungs; the best of all where none can, or where there are no rungs.
+
+    Raises
+    ------
+    NoDevice
+        there is no device
+    """
     best = backends.find()
     if all(r.needs(best) for r in rungs):
         return next((d for d in backends.devices() if any(not r.needs(d) for r in rungs)), best)

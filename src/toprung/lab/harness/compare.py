@@ -189,12 +189,17 @@ class Row:
 
 
 class PlacedProblem:
-    """A problem with hostile operands in a device's memory, else OutOfDeviceMemory, and the float64 reference.
+    """A problem with hostile operands in a device's memory, and the float64 reference.
 
     Parameters
     ----------
     whole : most rows or columns of an output that is checked whole
     alone : context that holds the device: operands are copied, kernels run and timed in it; results are checked outside
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        the operands do not fit
     """
 
     def __init__(

@@ -72,7 +72,13 @@ def command(program: str = "toprung") -> str:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write a record; its folder is made if need be. NotWritten names the temporary folder where the record lies instead."""
+    """Write a record; its folder is made if need be.
+
+    Raises
+    ------
+    NotWritten
+        the file cannot be written; the record lies in a temporary folder, which the message names
+    """
     deliver(path, (_text(_rounded(content)) + "\n").encode(errors="replace"))
 
 
@@ -97,7 +103,13 @@ def _text(value: Any, depth: int = 0) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a record, its measurements as ``Measurement``; BadRecord if it is not there, damaged, or of another format."""
+    """Read a record, its measurements as ``Measurement``.
+
+    Raises
+    ------
+    BadRecord
+        not there, damaged, or of another format
+    """
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict) or "format" not in content:

@@ -69,9 +69,16 @@ def both(which: Rung, tile: Tile, options: Options, session: Session, own: Own |
 
 
 def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: Device) -> Tile:
-    """Return the rung's tile for a device, with some parameters changed.
+    """The rung's tile for a device, with some parameters changed.
 
-    UnknownName for a parameter that the tile does not have, BadArgument for a value that is none, IllegalTile for a broken rule.
+    Raises
+    ------
+    UnknownName
+        a parameter that the rung's tile does not have
+    BadArgument
+        a value that is none for the parameter
+    IllegalTile
+        the tile breaks a rule
     """
     chosen = which.tile_for(device, options)
     for name in changes:

@@ -109,9 +109,14 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
 
 
 def suite(name: str, trans: Sequence[str] = ()) -> list[Gemm]:
-    """Return the products of a named suite, or of a JSON file, in the transposes given or in its own.
+    """The products of a named suite, or of a JSON file, in the transposes given or in its own.
 
-    UnknownName if it is neither a suite nor a file, BadSize if the file holds no list of products.
+    Raises
+    ------
+    UnknownName
+        neither a suite nor a file
+    BadSize
+        a file that does not hold a list of products
     """
     if name in SUITES:
         return (replace(SUITES[name], trans=tuple(trans)) if trans else SUITES[name]).gemms()

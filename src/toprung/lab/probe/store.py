@@ -47,7 +47,13 @@ def path_of(slug: str, backend: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a probe record; BadRecord if it is not there, damaged, or of something else."""
+    """Read a probe record.
+
+    Raises
+    ------
+    BadRecord
+        not there, damaged, or of something else
+    """
     content = results.read(path)
     try:
         device = content["environment"]["device"]

@@ -80,7 +80,13 @@ KERNELS = Path(__file__).parent / "kernels"
 
 
 def shared_source(name: str, tile: Tile, device: Device) -> Source:
-    """Return a shared kernel's source in a language of the device's backend; Unsupported if nobody has written it in one."""
+    """Return the source to compile for one of the kernels that rungs and routines share, in a device's language.
+
+    Raises
+    ------
+    Unsupported
+        nobody has written the kernel in a language that the device's backend compiles
+    """
     suffixes = {language: suffix for suffix, language in LANGUAGES.items()}
     for language in backends.languages(device):
         if (path := KERNELS / f"{name}{suffixes[language]}").exists():

@@ -24,7 +24,13 @@ PLAIN = Tile(BM=16, BN=16)
 
 
 def from_size(size: tuple[int, ...]) -> Gemm:
-    """Return the problem a user means by ``512`` (square) or ``35x79x19`` (M×N×K), of positive sizes; else BadSize."""
+    """The problem a user means by ``512`` (square) or ``35x79x19`` (M×N×K).
+
+    Raises
+    ------
+    BadSize
+        not one or three numbers, or one that is not positive
+    """
     if len(size) not in (1, 3):
         raise BadSize(f"a size is N or MxNxK, not {'x'.join(map(str, size))}")
     M, N, K = (checked_size(n, v, least=1) for n, v in zip("MNK", size * 3 if len(size) == 1 else size, strict=True))

@@ -21,7 +21,13 @@ WAVES = 16
 
 
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
-    """Return the launches: operands to fp16, K along memory, whole tiles with zeros; then the product. Unsupported for several."""
+    """The launches: both operands to fp16, K along memory, as whole tiles padded with zeros; then the product.
+
+    Raises
+    ------
+    Unsupported
+        more than one product
+    """
     if problem.batch != 1:
         raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
     a, b, c = (Placed(buffers[m.name], m.rows, m.cols, m.ld) for m in problem.matrices)

@@ -29,7 +29,13 @@ RESIDENT = {"gpu": 2048, "cpu": 64}
 
 
 def from_size(size: tuple[int, ...]) -> Gemv:
-    """Return the problem a user means by ``512`` (square) or ``100000x1100`` (M×N), of positive sizes; else BadSize."""
+    """The problem a user means by ``512`` (square) or ``100000x1100`` (M×N).
+
+    Raises
+    ------
+    BadSize
+        not one or two numbers, or one that is not positive
+    """
     if len(size) not in (1, 2):
         raise BadSize(f"a size is N or MxN, not {'x'.join(map(str, size))}")
     M, N = (checked_size(n, v, least=1) for n, v in zip("MN", size * 2 if len(size) == 1 else size, strict=True))

@@ -116,7 +116,12 @@ class MachineCode:
 def inspect_source(source: Source, arch: str) -> MachineCode:
     """Compile a kernel text for an architecture and read the result.
 
-    BuildError with the compiler's log, MissingExtra if NVRTC or the disassembler is not installed.
+    Raises
+    ------
+    BuildError
+        with the compiler's log
+    MissingExtra
+        NVRTC or the disassembler is not installed
     """
     disassembler()  # before the time of a compilation is spent
     if source.language == "cubin":

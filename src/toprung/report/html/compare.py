@@ -17,7 +17,12 @@ from toprung.report.html.gather import Complaint, Stored, chosen, read_sound, so
 def both(names: tuple[str, str], folders: Sequence[Path], device: str | None = None) -> tuple[list[list[Stored]], list[Complaint]]:
     """Return the records of two sides, each a file or a folder, or a device or commit of the folders' records; and what is none.
 
-    BadRecord if nothing is called that, UnknownName if no record in the folders is of ``device``.
+    Raises
+    ------
+    BadRecord
+        nothing is called that
+    UnknownName
+        no record in the folders is of ``device``
     """
     for name in names:
         if not Path(name).exists() and (name.endswith(".json") or "/" in name):
@@ -31,7 +36,13 @@ def both(names: tuple[str, str], folders: Sequence[Path], device: str | None = N
 
 
 def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complaint]]:
-    """Return the records that a user means by a file, a folder, or by a device or commit among some records; or BadRecord."""
+    """The records that a user means by a file, a folder, or by a device or commit found among some records.
+
+    Raises
+    ------
+    BadRecord
+        nothing is called that
+    """
     path = Path(name)
     found = [Stored(name, sound(path))] if path.is_file() else []
     complaints: list[Complaint] = []

@@ -145,9 +145,12 @@ def as_device(known: Mapping[str, Any]) -> Device:
 
 
 def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
-    """Return every sound record of some files and folders, by name, and a complaint for each other file.
+    """Every sound record of some files and folders, in order of their names, and a complaint for each other file.
 
-    BadRecord for a path that does not exist, because nobody means that.
+    Raises
+    ------
+    BadRecord
+        a path that does not exist, because nobody means that
     """
     good: dict[Path, Stored] = {}
     bad: list[Complaint] = []
@@ -166,7 +169,13 @@ def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
 
 
 def chosen(found: Sequence[Stored], device: str | None) -> str:
-    """Return the slug of the device meant by a slug or a part of a name, or UnknownName; by default that with most measurements."""
+    """The slug of the device that is meant: by it or a part of its name, or the one with the most measurements; empty without any.
+
+    Raises
+    ------
+    UnknownName
+        no record is of such a device
+    """
     slugs = sorted({r.slug for r in found})
     if device is not None:
         fits = sorted({r.slug for r in found if device == r.slug or device.lower() in str(r.device["name"]).lower()})
@@ -182,12 +191,17 @@ def chosen(found: Sequence[Stored], device: str | None) -> str:
 def gather(paths: Sequence[Path], device: str | None = None, *, present: Sequence[Device] = ()) -> Gathered:
     """Return what some files and folders hold of one device.
 
-    BadRecord for a path that does not exist, UnknownName if no record is of such a device.
-
     Parameters
     ----------
     device : its slug or a part of its name; by default the one with the most measurements
     present : devices of this machine; what is stored of one of them goes before what is stored of any other
+
+    Raises
+    ------
+    BadRecord
+        a path that does not exist
+    UnknownName
+        no record is of such a device
     """
     found, complaints = read_sound(paths)
     mine = [r for r in found if any(results.is_of(r.content, d) for d in present)]

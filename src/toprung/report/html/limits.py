@@ -119,7 +119,13 @@ class Limits:
 
 
 def kept(source: Source, arch: str) -> MachineCode:
-    """Return a kernel's machine code, from a cache whose key is everything that can change it; raise as ``inspect_source``."""
+    """A kernel's machine code, read once and then taken from the cache, whose key is everything that can change it.
+
+    Raises
+    ------
+    BuildError, MissingExtra, UnknownName
+        as ``machine_code.inspect_source``
+    """
     what = (source.text, source.defines_text(), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
     reader = b"".join(Path(file).read_bytes() for file in (__file__, machine_code.__file__, registers.__file__, nvrtc.PRELUDE))
     path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"

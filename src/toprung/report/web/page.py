@@ -34,7 +34,15 @@ SUBGROUPS = (None, 4, 8, 16, 32, 64, 128)
 
 
 def render(name: str = LADDER) -> str:
-    """Return the page of a ladder, or UnknownName or BadRung; Unsupported if its rungs are not all written in WGSL."""
+    """Return the page of a ladder.
+
+    Raises
+    ------
+    UnknownName, BadRung
+        no such ladder, or a broken one
+    Unsupported
+        a ladder whose rungs are not all written in WGSL
+    """
     found = ladder(name)
     if not found.rungs or any(LANGUAGES[r.source.suffix] != "wgsl" for r in found.rungs):
         raise Unsupported(f"{name} is not written in WGSL, which is what a browser compiles: toprung web {LADDER}")

@@ -101,7 +101,12 @@ def _is_no_lost_connection(record: logging.LogRecord) -> bool:
 class Dask:
     """Executor on every worker of a cluster, with one device each: the one that ``device`` names, or the worker's best.
 
-    MissingExtra without Dask's ``distributed``; NoDevice without a cluster at the address, or such a device of its workers.
+    Raises
+    ------
+    MissingExtra
+        Dask's ``distributed`` is not installed
+    NoDevice
+        no cluster at the address, or none of its workers has such a device
     """
 
     def __init__(self, address: str, device: str | None = None) -> None:
