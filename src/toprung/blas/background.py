@@ -49,7 +49,7 @@ THREADS = 2 * WORKERS
 
 WORKER = """
 import contextlib, os, pickle, sys
-getattr(os, "nice", abs)(10)
+getattr(os, "nice", abs)(19)
 sys.path[:] = pickle.load(sys.stdin.buffer)
 with contextlib.suppress(Exception):  # import what selecting and compiling need before a product waits for them
     import toprung.blas.ranges
@@ -70,7 +70,7 @@ while True:
     sys.stdout.buffer.write(made)
     sys.stdout.flush()
 """
-"""Program of a worker: calls functions that come on its standard input, at low priority."""
+"""Program of a worker: calls functions that come on its standard input, at the lowest priority."""
 
 PART, URGENT, LATER = range(3)
 """Priorities of jobs: part of a job under way, what a product waits for, what one may need soon."""
