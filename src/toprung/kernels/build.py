@@ -74,7 +74,7 @@ class _Compiling(threading.local):
 
 
 compiling = _Compiling()
-"""CPU seconds that this thread has spent in compilers, which run without the GIL.
+"""CPU seconds that this thread has spent in compilers, hashes of sources and the driver, which all run without the GIL.
 
 A thread may also have ``apart``, which calls a function in another process and returns None if that fails."""
 
@@ -109,6 +109,15 @@ def source_kernel(source: Source, session: Session) -> Kernel:
 
 
 def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bool]:
+    """Return a kernel of a source, and whether it was stored: from the cache, from the wheel or compiled now."""
+    began = time.thread_time()
+    try:
+        return _loaded(source, session, shipped)
+    finally:
+        compiling.seconds += time.thread_time() - began
+
+
+def _loaded(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bool]:
     if source.language == "cubin" or not session.fingerprint():  # nothing to compile, and nothing to keep
         return session.load(session.compile(source), source), False
     LOADED[source.text] = source.name
@@ -117,11 +126,9 @@ def _kernel(source: Source, session: Session, shipped: bool) -> tuple[Kernel, bo
         if _digest(binary) == digest:  # a runtime may crash on a damaged binary: it never gets one
             with suppress(BuildError, LaunchError):  # of another runtime with this fingerprint, or newer than the driver
                 return session.load(binary, source), True
-    began = time.thread_time()
     apart = compiling.apart if session.device.backend == "cuda" else None
     made = apart(nvrtc.machine_code, source, session.device.arch, session.device.runtime) if apart else b""
     binary = made or session.compile(source)
-    compiling.seconds += time.thread_time() - began
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)
     return kernel, False
