@@ -12,7 +12,7 @@ import trial
 from test_oclgrind import assert_clean, simulate
 from toprung.backends.base import Session
 from toprung.errors import BadSize, IllegalTile
-from toprung.lab.baselines.numpy_gemv import peer
+from toprung.lab.baselines.numpy_gemv import PEER
 from toprung.lab.routines.gemv import from_size, slices_for
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.oracle.check import Oracle, hostile, view
@@ -143,7 +143,7 @@ def test_planted_bugs_are_caught(name, fragment, replacement, problem, session, 
 def test_numpy_is_rung_0_and_right(trans: str, session: Session) -> None:
     for problem in (Gemv(35, 79, trans=trans), Gemv(35, 79, 0.7, 1.3, 80, 2, 3, trans), Gemv(3, 5, 0.0, 1.3, trans=trans)):
         operands = hostile(problem)
-        prepared = peer().prepare(OnDevice(operands, session))
+        prepared = PEER.prepare(OnDevice(operands, session))
         prepared.run()
         assert Oracle(operands).verify(prepared.fetch()).right
 

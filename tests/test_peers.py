@@ -106,11 +106,7 @@ def test_what_a_peer_does_not_compute_is_refused_before_it_runs(session: Session
 def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with a peer and something that peers share, beside those of the package."""
     (tmp_path / "another.py").write_text(
-        "from toprung.lab.baselines.numpy import NumPyPeer\n"
-        "class Another(NumPyPeer):\n"
-        "    name = 'another'\n"
-        "def peer():\n"
-        "    return Another()\n"
+        "from toprung.lab.baselines.numpy import NumPyPeer\nclass Another(NumPyPeer):\n    name = 'another'\nPEER = Another()\n"
     )
     (tmp_path / "_shared.py").write_text("raise AssertionError('what peers share is no peer')\n")
     monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])

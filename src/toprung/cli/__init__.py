@@ -1,4 +1,4 @@
-"""The command line: every module of this folder with ``register(app)`` adds its commands."""
+"""The command line: ``COMMANDS`` of every module of this folder, by name; those of one with ``GROUP``, its help, below its name."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _module in pkgutil.iter_modules(__path__):
-    _register = getattr(importlib.import_module(f"{__name__}.{_module.name}"), "register", None)
-    if _register is not None:
-        _register(app)
+for _found in pkgutil.iter_modules(__path__):
+    _module, _group = importlib.import_module(f"{__name__}.{_found.name}"), app
+    if _help := getattr(_module, "GROUP", ""):
+        app.add_typer(_group := typer.Typer(no_args_is_help=True, help=_help), name=_found.name)
+    for _name, _command in getattr(_module, "COMMANDS", {}).items():
+        _group.command(_name)(_command)
 
 
 def _unwrap_help(of: typer.Typer) -> None:

@@ -47,12 +47,6 @@ _JSON = json_option("store every sample and all circumstances in this file")
 _PLOT = typer.Option(help="draw the result: a .png or .svg file", callback=result_file)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("bench")(bench_command)
-    app.command("accuracy")(accuracy_command)
-
-
 def bench_command(
     sizes: Annotated[str | None, typer.Option(help="512, 35x79x19 (M x N x K), 256:1024:256, or several with commas")] = None,
     suite_name: Annotated[
@@ -274,3 +268,6 @@ def _who(graded: Graded) -> str:
 def _store(path: Path | None, content: dict[str, Any]) -> None:
     if path is not None:
         results.write(path, content)
+
+
+COMMANDS = {"bench": bench_command, "accuracy": accuracy_command}

@@ -27,11 +27,6 @@ NUMBERS = 60
 """Cells of a line of numbers below its formula."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bound")(bound_command)
-
-
 def bound_command(
     arch: Annotated[
         str | None, typer.Option(help="gt200, fermi, kepler, sm_75 … sm_100, or here: the best device [default: fermi]")
@@ -204,3 +199,6 @@ def sweep_grid(of: Architecture, plans: list[Blocking], latency: float | None, m
             cells[speeds[w]] = "?" if isinstance(found.potential, Unknown) else f"{found.potential:,.0f}"
         grid.add(cells, "dim" if refused else "")
     return grid
+
+
+COMMANDS = {"bound": bound_command}

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from toprung import backends
 from toprung.cli.common import WIDE, say, show
 from toprung.errors import NoDevice
 from toprung.report.grid import Column, Grid
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(devices)
 
 
 def devices(wide: Annotated[bool, WIDE] = False) -> None:
@@ -41,3 +34,6 @@ def devices(wide: Annotated[bool, WIDE] = False) -> None:
     show(grid, wide)
     for line in advice:
         say(line)
+
+
+COMMANDS = {"devices": devices}

@@ -33,11 +33,6 @@ BAR, LEAST_BAR, REST = 40, 8, 72
 """Cells of the longest bar at most and at least, and of all else in the table of levels where bars are between."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("explain")(explain_command)
-
-
 def explain_command(
     name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as turing/r09, or a ladder", show_default=False)] = "",
     device: Annotated[
@@ -187,3 +182,6 @@ def _levels(e: Explanation) -> Table:
         speed = "–" if isinstance(most, Unknown) or most == float("inf") else f"{most:,.0f}"
         table.add_row(level.name, speed, bar, level.counted, style="bold" if limiting else None)
     return table
+
+
+COMMANDS = {"explain": explain_command}

@@ -17,11 +17,6 @@ from toprung.lab.harness.environment import environment
 from toprung.report import findings as report
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("guidelines")(guidelines_command)
-
-
 def guidelines_command(
     device: Annotated[str | None, typer.Option(help="id or part of a name; by default the best")] = None,
     only: Annotated[str | None, typer.Option(help="names of guidelines, several with commas; by default all")] = None,
@@ -65,3 +60,6 @@ def guidelines_command(
     if json is not None:
         results.write(json, stored)
     end(failures, interrupted)
+
+
+COMMANDS = {"guidelines": guidelines_command}

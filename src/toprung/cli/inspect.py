@@ -38,11 +38,6 @@ MEANT = {
 """Meaning of columns whose names are short."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("inspect")(inspect)
-
-
 def inspect(
     name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as kepler/r07, or a ladder", show_default=False)] = "",
     arch: Annotated[str, typer.Option(help="sm_80, sm_90, …")] = "sm_90",
@@ -191,3 +186,6 @@ def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
         table.add_row("occupancy, %", "", f"{100 * held.share:.0f}")
         table.add_row("limited by", "", held.limiter)
     return table
+
+
+COMMANDS = {"inspect": inspect}

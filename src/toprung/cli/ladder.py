@@ -50,11 +50,6 @@ from toprung.report.text import Limits
 from toprung.tune.apart import apart
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("ladder")(ladder_command)
-
-
 def ladder_command(
     name: Annotated[str, typer.Argument(metavar="LADDER", help=LADDERS, show_default=False)] = "",
     device: Annotated[
@@ -245,3 +240,6 @@ class _Run(Comparisons):
     def _note(self, line: str, style: str = "dim") -> None:
         self.notes.append(line)
         say(line, style)
+
+
+COMMANDS = {"ladder": ladder_command}

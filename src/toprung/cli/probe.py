@@ -24,11 +24,6 @@ from toprung.report.probe_table import probe_table
 from toprung.store.entry import scatter
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("probe")(probe_command)
-
-
 def probe_command(
     device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
     only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
@@ -87,3 +82,6 @@ def probe_command(
     if plot is not None:
         mixes(content, plot)
     end(content["failures"], interrupted)
+
+
+COMMANDS = {"probe": probe_command}

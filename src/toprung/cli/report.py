@@ -22,11 +22,6 @@ MOST_NAMED = 3
 """Damaged files that the terminal names; the page names all that is left out."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report")(report_command)
-
-
 def report_command(
     records: Annotated[
         list[Path] | None, typer.Argument(help="records, and folders with records; by default the user's own and ./results")
@@ -112,3 +107,6 @@ def _compared(paths: list[Path], names: tuple[str, str], tolerance: float, devic
     slug = chosen(b, None)
     found = Gathered(tuple(r for r in b if r.slug == slug), tuple(complaints), slug)
     return page.Comparison(sides.chart(names, a, b, changes, tolerance), results.counts(changes), alone), found
+
+
+COMMANDS = {"report": report_command}

@@ -24,16 +24,6 @@ from toprung.report.probe_table import probe_table
 _FOLDER = typer.Option("--dir", help="folder with records [default: the user's own, and ./results]")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command's commands."""
-    group = typer.Typer(no_args_is_help=True, help="List, show, compare and re-plot stored measurements.")
-    group.command("list")(list_command)
-    group.command("show")(show_command)
-    group.command("compare")(compare_command)
-    group.command("plot")(plot_command)
-    app.add_typer(group, name="results")
-
-
 def list_command(folder: Annotated[Path | None, _FOLDER] = None, wide: Annotated[bool, WIDE] = False) -> None:
     """List the records of this machine's devices, or all in a folder; a damaged or foreign one is named and skipped.
 
@@ -163,3 +153,7 @@ def _graded(record: dict[str, Any]) -> list[Graded]:
         return [Graded.read(g) for g in record["graded"]]
     except (KeyError, TypeError) as error:
         raise BadRecord(f"the record's graded entries are damaged ({type(error).__name__}: {error}): measure again") from None
+
+
+GROUP = "List, show, compare and re-plot stored measurements."
+COMMANDS = {"list": list_command, "show": show_command, "compare": compare_command, "plot": plot_command}

@@ -30,11 +30,6 @@ from toprung.report.text import gflops_text, ms_text, scatter_text
 from toprung.tune.apart import apart
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run_command)
-
-
 def run_command(
     name: Annotated[
         str | None, typer.Argument(metavar="[RUNG]", help="a rung such as kepler/r07; by default what the cubin was made from")
@@ -141,3 +136,6 @@ def _grid(rows: Sequence[Row], title: str) -> Grid:
             cells |= {names.MS: ms_text(m.median), unit: gflops_text(m.figure), names.SPREAD: scatter_text(m.seconds)}
         grid.add(cells)
     return grid
+
+
+COMMANDS = {"run": run_command}

@@ -33,17 +33,6 @@ SHOWN = 60
 """Number of characters of a message that a table has room for."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command ``store`` with its subcommands."""
-    group = typer.Typer(no_args_is_help=True, help="List, export, import, merge and clear what was tuned.")
-    group.command("list")(list_command)
-    group.command("export")(export_command)
-    group.command("import")(import_command)
-    group.command("merge")(merge_command)
-    group.command("clear")(clear_command)
-    app.add_typer(group, name="store")
-
-
 def list_command(
     device: Annotated[str | None, _DEVICE] = None,
     backend: Annotated[str | None, _BACKEND] = None,
@@ -214,3 +203,13 @@ def _table(entries: Sequence[Entry]) -> Grid:
             "status": Text(f"{e.status}: {said}" if said else e.status),
         })  # fmt: skip
     return grid
+
+
+GROUP = "List, export, import, merge and clear what was tuned."
+COMMANDS = {
+    "list": list_command,
+    "export": export_command,
+    "import": import_command,
+    "merge": merge_command,
+    "clear": clear_command,
+}

@@ -41,11 +41,6 @@ LINES = 20
 """Most configurations that are printed below a table too narrow for them."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command ``tune``."""
-    app.command("tune")(tune_command)
-
-
 def tune_command(
     routine: Annotated[str | None, typer.Argument(metavar="[gemm|gemv]", help="by default both")] = None,
     sizes: Annotated[
@@ -341,3 +336,6 @@ def _check(
     if interrupted:
         raise typer.Exit(common.INTERRUPTED)
     raise typer.Exit(int((len(found) < len(left) and not over) or any(c.broken or c.trouble for c in found)))
+
+
+COMMANDS = {"tune": tune_command}

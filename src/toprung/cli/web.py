@@ -12,11 +12,6 @@ from toprung.paths import deliver
 from toprung.report.web import page
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("web")(web_command)
-
-
 def web_command(
     name: Annotated[str, typer.Argument(metavar="[LADDER]", help="a ladder in WGSL")] = page.LADDER,
     out: Annotated[Path, typer.Option(help="folder that index.html is written to", callback=page_file)] = Path("web"),
@@ -34,3 +29,6 @@ def web_command(
     made = page.render(name).encode()
     deliver(out, made)
     say(f"{out}: {len(made) / 1e3:.0f} kB; open it in a browser")
+
+
+COMMANDS = {"web": web_command}

@@ -1,6 +1,6 @@
 """Other people's matrix products, one small file each, found by looking in this folder.
 
-A peer is a module with ``peer()``, which returns a ``Peer``; an absent one says why and how to get it. Modules whose names
+A peer is a module with ``PEER``, a ``Peer``; an absent one says why and how to get it. Modules whose names
 start with an underscore are what several peers share.
 """
 
@@ -83,7 +83,7 @@ def peers() -> tuple[Peer, ...]:
     found: list[Peer] = []
     for module in pkgutil.iter_modules(__path__):
         if not module.name.startswith("_"):
-            found.append(importlib.import_module(f"{__name__}.{module.name}").peer())
+            found.append(importlib.import_module(f"{__name__}.{module.name}").PEER)
     return tuple(sorted(found, key=lambda p: p.name))
 
 

@@ -3,7 +3,4 @@
 from toprung.lab.baselines._cublas import CuBLASPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> CuBLASPeer:
-    """This module's peer."""
-    return CuBLASPeer("cublas", "cuBLAS", Promise())
+PEER = CuBLASPeer("cublas", "cuBLAS", Promise())

@@ -4,8 +4,5 @@ from toprung.backends.cublas import R_16F
 from toprung.lab.baselines._cublas import CuBLASPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> CuBLASPeer:
-    """This module's peer."""
-    note = "operands rounded to fp16 beforehand; that is not timed"
-    return CuBLASPeer("cublas_fp16", "cuBLAS fp16 → fp32", Promise("fp16", note=note), operands=R_16F)
+NARROWED = Promise("fp16", note="operands rounded to fp16 beforehand; that is not timed")
+PEER = CuBLASPeer("cublas_fp16", "cuBLAS fp16 → fp32", NARROWED, operands=R_16F)

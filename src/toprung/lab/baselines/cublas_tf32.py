@@ -4,7 +4,4 @@ from toprung.backends.cublas import COMPUTE_TF32
 from toprung.lab.baselines._cublas import CuBLASPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> CuBLASPeer:
-    """This module's peer."""
-    return CuBLASPeer("cublas_tf32", "cuBLAS TF32", Promise("tf32"), COMPUTE_TF32)
+PEER = CuBLASPeer("cublas_tf32", "cuBLAS TF32", Promise("tf32"), COMPUTE_TF32)

@@ -121,6 +121,4 @@ class NumPyPeer(Peer):
         return BoundNumPy(placed.operands, problem, bind, self)
 
 
-def peer() -> NumPyPeer:
-    """This module's peer."""
-    return NumPyPeer()
+PEER = NumPyPeer()

@@ -44,6 +44,4 @@ class SciPyPeer(Peer):
         return BoundOnHost(placed.operands, problem, bind)
 
 
-def peer() -> SciPyPeer:
-    """This module's peer."""
-    return SciPyPeer()
+PEER = SciPyPeer()

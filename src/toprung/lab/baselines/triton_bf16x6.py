@@ -3,7 +3,4 @@
 from toprung.lab.baselines._triton import MATRIX_UNITS, TritonPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> TritonPeer:
-    """This module's peer."""
-    return TritonPeer("triton_bf16x6", "Triton bf16x6", Promise("bf16x6"), "bf16x6", MATRIX_UNITS)
+PEER = TritonPeer("triton_bf16x6", "Triton bf16x6", Promise("bf16x6"), "bf16x6", MATRIX_UNITS)

@@ -3,7 +3,4 @@
 from toprung.lab.baselines._triton import MATRIX_UNITS, TritonPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> TritonPeer:
-    """This module's peer."""
-    return TritonPeer("triton_tf32", "Triton tf32", Promise("tf32"), "tf32", MATRIX_UNITS)
+PEER = TritonPeer("triton_tf32", "Triton tf32", Promise("tf32"), "tf32", MATRIX_UNITS)

@@ -3,7 +3,4 @@
 from toprung.lab.baselines._triton import MATRIX_UNITS, TritonPeer
 from toprung.lab.competitor import Promise
 
-
-def peer() -> TritonPeer:
-    """This module's peer."""
-    return TritonPeer("triton_tf32x3", "Triton tf32x3", Promise("tf32x3"), "tf32x3", MATRIX_UNITS)
+PEER = TritonPeer("triton_tf32x3", "Triton tf32x3", Promise("tf32x3"), "tf32x3", MATRIX_UNITS)
