@@ -1,19 +1,30 @@
-"""Folders of the user's that toprung writes to, and how a file gets there whole or not at all."""
+"""Folders: modules found in a package's; the user's that toprung writes to, and how a file gets there whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import os
+import pkgutil
 import stat
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from toprung.errors import NotWritten
+
+
+def constants(package: str, folders: Iterable[str], name: str) -> dict[str, Any]:
+    """Return a constant of each module of a package that has it, by the module's name; those that begin with ``_`` have none."""
+    modules = sorted(found.name for found in pkgutil.iter_modules(folders) if not found.name.startswith("_"))
+    values = {module: getattr(importlib.import_module(f"{package}.{module}"), name, None) for module in modules}
+    return {module: value for module, value in values.items() if value is not None}
+
 
 SET = "TOPRUNG_CACHE, POCL_CACHE_DIR (PoCL's) and XDG_CACHE_HOME (pyopencl's)"
 """Environment variables that move caches of compiled kernels."""

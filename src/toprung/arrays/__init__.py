@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from typing import Any
 
 from toprung.arrays.base import Adapter, Operand
+from toprung.paths import constants
 
 _by_type: dict[type, Adapter] = {}
 
@@ -15,12 +14,7 @@ _by_type: dict[type, Adapter] = {}
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
     """Return every adapter: libraries first, then the protocols that many libraries share."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        adapter = getattr(importlib.import_module(f"{__name__}.{module.name}"), "adapter", None)
-        if adapter is not None:
-            found.append(adapter)
-    return tuple(sorted(found, key=lambda a: a.order))
+    return tuple(sorted(constants(__name__, __path__, "adapter").values(), key=lambda a: a.order))
 
 
 def adapter_of(thing: Any) -> Adapter | None:

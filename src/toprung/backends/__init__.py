@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,17 +13,13 @@ from toprung.backends import waiting
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
 from toprung.errors import NoDevice, ToprungError, UnknownName, let_through
+from toprung.paths import constants
 
 
 @functools.cache
 def backends() -> tuple[Backend, ...]:
     """Return every backend of this folder."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        make = getattr(importlib.import_module(f"{__name__}.{module.name}"), "backend", None)
-        if make is not None:
-            found.append(make())
-    return tuple(found)
+    return tuple(make() for make in constants(__name__, __path__, "backend").values())
 
 
 def devices() -> list[Device]:

@@ -241,14 +241,14 @@ def beside_captures() -> Iterator[None]:
 
 
 @functools.cache
-def _bus(number: object) -> str:
-    """The PCI address of a GPU by its number."""
+def bus(number: object) -> str:
+    """Return the PCI address of a GPU by its number."""
     return str(_call(_driver().cuDeviceGetPCIBusId(32, number)).split(b"\0")[0].decode())
 
 
 def clock_mhz(device: Device) -> float | None:
     """The clock that the multiprocessors of a GPU of this backend run at now, where NVML can be asked."""
-    return nvml.clock_mhz(_bus(device.handle))
+    return nvml.clock_mhz(bus(device.handle))
 
 
 class CUDABuffer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import re
 import signal
 import sys
@@ -19,6 +17,7 @@ from toprung.backends import waiting
 from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
 from toprung.cli.streams import READER_GONE, UNWRITTEN, written
 from toprung.errors import NotWritten, StoreError, ToprungError
+from toprung.paths import constants
 from toprung.store.entry import version
 
 ENDED: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
@@ -36,12 +35,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _found in pkgutil.iter_modules(__path__):
-    _module, _group = importlib.import_module(f"{__name__}.{_found.name}"), app
-    if _help := getattr(_module, "GROUP", ""):
-        app.add_typer(_group := typer.Typer(no_args_is_help=True, help=_help), name=_found.name)
-    for _name, _command in getattr(_module, "COMMANDS", {}).items():
-        _group.command(_name)(_command)
+_groups = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in constants(__name__, __path__, "GROUP").items()}
+for _name, _group in _groups.items():
+    app.add_typer(_group, name=_name)
+for _module, _commands in constants(__name__, __path__, "COMMANDS").items():
+    for _name, _command in _commands.items():
+        _groups.get(_module, app).command(_name)(_command)
 
 
 def _unwrap_help(of: typer.Typer) -> None:

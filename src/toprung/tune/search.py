@@ -114,18 +114,19 @@ class Climb(Unseen):
         if self._told and (len(self._asked) >= FIRST) and self._turn % 2:
             if not self._around:
                 self._restart()
-            while self._around:
-                if self.fresh(found := self._around.pop(0)):
-                    return found
-        found_start = next((c for c in self._starts if self.fresh(c)), None)
-        if found_start is not None:
-            return found_start
-        while True:  # no start is left: climb as long as there is somewhere to climb from
-            while self._around:
-                if self.fresh(found := self._around.pop(0)):
-                    return found
-            if not self._restart():
-                return None
+            if found := self._neighbour():
+                return found
+        found = next((c for c in self._starts if self.fresh(c)), None)
+        while not (found := found or self._neighbour()) and self._restart():
+            pass  # no start is left: climb as long as there is somewhere to climb from
+        return found
+
+    def _neighbour(self) -> Candidate | None:
+        """Return the next neighbour of where the climb stands that was not tried; None if there is no more."""
+        while self._around:
+            if self.fresh(found := self._around.pop(0)):
+                return found
+        return None
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
         # record a candidate's seconds; a new best becomes where the climb stands

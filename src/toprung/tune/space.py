@@ -67,8 +67,7 @@ class CallSpace:
         for t, axes in self._parts:
             points = math.prod(len(v) for v in axes.values())
             if points <= COUNTED:
-                every = itertools.product(*axes.values())
-                found += sum(self._make(t, dict(zip(axes, values, strict=True))) is not None for values in every)
+                found += sum(self._make(t, point) is not None for point in _points(axes))
             else:
                 rng = random.Random(0)
                 drawn = ({name: rng.choice(values) for name, values in axes.items()} for _ in range(DRAWN))
@@ -80,7 +79,9 @@ class CallSpace:
 
         Each kernel comes first once because the model compares points of one kernel better than kernels with each other.
         """
-        coarse = dict.fromkeys(c for t, axes in self._parts for p in _coarse(self, t, axes) if (c := self._make(t, p)))
+        starts = ((t, axes, t.starts(self.device, self.desc)) for t, axes in self._parts)
+        points = ((t, p) for t, axes, some in starts for p in (_points(axes) if some is None else some))
+        coarse = dict.fromkeys(c for t, p in points if (c := self._make(t, p)))
         times = {c: self.model.predict(c) for c in coarse}
         order = sorted(times, key=times.__getitem__)
         if order and times[order[0]] < math.inf:
@@ -96,8 +97,8 @@ class CallSpace:
     def all(self) -> Iterator[Candidate]:
         seen = set()
         for t, axes in self._parts:
-            for values in itertools.product(*axes.values()):
-                found = self._make(t, dict(zip(axes, values, strict=True)))
+            for point in _points(axes):
+                found = self._make(t, point)
                 if found and found not in seen:
                     seen.add(found)
                     yield found
@@ -128,13 +129,9 @@ class CallSpace:
         return Candidate(family, config) if config is not None else None
 
 
-def _coarse(space: CallSpace, family: SearchedFamily, axes: Axes) -> Iterator[Point]:
-    starts = family.starts(space.device, space.desc)
-    if starts is not None:
-        yield from starts
-    else:
-        for values in itertools.product(*axes.values()):
-            yield dict(zip(axes, values, strict=True))
+def _points(axes: Axes) -> Iterator[Point]:
+    """Yield every combination of parameters, legal or not."""
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
 def _steps(values: tuple[int, ...], at: int) -> list[int]:

@@ -7,8 +7,6 @@ start with an underscore are what several peers share.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -17,6 +15,7 @@ from toprung.errors import UnknownName, Unsupported
 from toprung.lab.competitor import BoundCompetitor, Promise
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
+from toprung.paths import constants
 
 
 class Peer(ABC):
@@ -80,11 +79,7 @@ class Peer(ABC):
 @functools.cache
 def peers() -> tuple[Peer, ...]:
     """Every peer of this folder, by name."""
-    found: list[Peer] = []
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            found.append(importlib.import_module(f"{__name__}.{module.name}").PEER)
-    return tuple(sorted(found, key=lambda p: p.name))
+    return tuple(sorted(constants(__name__, __path__, "PEER").values(), key=lambda p: p.name))
 
 
 def peer(name: str) -> Peer:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import replace
 
 from toprung.errors import UnknownName
 from toprung.lab.guidelines.base import Guideline
+from toprung.paths import constants
 
 
 @functools.cache
 def guidelines() -> tuple[Guideline, ...]:
     """Every guideline of this folder, by file name."""
-    found = []
-    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-        one = getattr(importlib.import_module(f"{__name__}.{module}"), "GUIDELINE", None)
-        if one is not None:
-            found.append(replace(one, name=module))
-    return tuple(found)
+    return tuple(replace(one, name=module) for module, one in constants(__name__, __path__, "GUIDELINE").items())
 
 
 def select(names: Sequence[str] | None) -> tuple[Guideline, ...]:

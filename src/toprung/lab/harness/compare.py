@@ -23,7 +23,7 @@ from toprung.errors import ToprungError, Unsupported
 from toprung.lab.baselines import Peer
 from toprung.lab.competitor import BoundCompetitor, Competitor, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.lab.harness.measure import BURST, HELD, SUSTAINED, Measurement, SamplingPlan, Timing
-from toprung.lab.harness.power import Meter, clock_reader
+from toprung.lab.harness.power import Meter
 from toprung.oracle.check import WHOLE_UP_TO, Operands, Oracle, Verdict, hostile
 from toprung.oracle.data import Distribution
 from toprung.oracle.placed import OnDevice
@@ -212,7 +212,6 @@ class PlacedProblem:
         with alone():
             self.memory = OnDevice(self.operands, session)
         self.oracle = Oracle(self.operands, whole)
-        self.clock = clock_reader(session)
         self._copies: dict[bool, list[OnDevice]] = {}
 
     def copies(self, shared: bool = False) -> list[OnDevice]:
@@ -317,7 +316,7 @@ def _timed(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan, mo
                 continue
             row.state = "sampling"
             yield row
-            row.timing.sample(problem.clock, joules)
+            row.timing.sample(problem.session.clock_mhz, joules)
             if plan.each:
                 row.timing.each_seconds.append(row.timing.prepared.time_each(row.timing.calls))
             row.measurement = row.timing.measurement(row.who.describe(device), problem.problem, row.verdict, mode=mode)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +13,7 @@ from toprung.backends.base import Arguments, Session, Source
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
 from toprung.kernels.record import LANGUAGES
+from toprung.paths import constants
 
 FOLDER = Path(__file__).parent / "benchmarks"
 SEED = 20121
@@ -119,11 +118,8 @@ class Benchmark:
 @functools.cache
 def benchmarks() -> tuple[Benchmark, ...]:
     """Every microbenchmark, by name."""
-    found = []
-    for module in pkgutil.iter_modules([str(FOLDER)]):
-        one: Benchmark = importlib.import_module(f"toprung.lab.probe.benchmarks.{module.name}").BENCHMARK
-        found.append(Benchmark(one.title, one.unit, one.cases, functools.partial(_needs, one, module.name), module.name))
-    return tuple(sorted(found, key=lambda b: b.name))
+    found = constants("toprung.lab.probe.benchmarks", [str(FOLDER)], "BENCHMARK")
+    return tuple(replace(one, name=name, needs=functools.partial(_needs, one, name)) for name, one in found.items())
 
 
 def benchmark(name: str) -> Benchmark:

@@ -7,7 +7,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from toprung.kernels.build import source_kernel
 from toprung.lab.bounds.registers import Reads
 from toprung.lab.competitor import BoundCompetitor, HostClock
 from toprung.lab.harness.measure import SAMPLES, SamplingPlan, Timing
-from toprung.lab.harness.power import Meter, clock_reader
+from toprung.lab.harness.power import Meter
 from toprung.lab.probe.base import Benchmark, Case, Placed
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.problem import F32
@@ -101,9 +101,9 @@ def probe(session: Session, wanted: Sequence[Benchmark], samples: int = SAMPLES,
 
     What does not compile, does not fit or computes something wrong is given with its problem and without a figure.
     """
-    clock, meter = clock_reader(session), Meter(session.device)
+    meter = Meter(session.device)
     for one in wanted:
-        yield from _run(one, session, samples, clock, meter if power and not meter.absent else None)
+        yield from _run(one, session, samples, meter if power and not meter.absent else None)
 
 
 def refusals(session: Session, wanted: Sequence[Benchmark]) -> Mapping[str, str]:
@@ -111,9 +111,7 @@ def refusals(session: Session, wanted: Sequence[Benchmark]) -> Mapping[str, str]
     return {one.name: reason for one in wanted if (reason := one.needs(session.device))}
 
 
-def _run(
-    one: Benchmark, session: Session, samples: int, clock: Callable[[], float | None], meter: Meter | None
-) -> Iterator[Finding]:
+def _run(one: Benchmark, session: Session, samples: int, meter: Meter | None) -> Iterator[Finding]:
     if one.needs(session.device):
         return
     ready: list[tuple[Finding, Placed, Timing]] = []
@@ -136,7 +134,7 @@ def _run(
         ready.append((finding, placed, timing))
     for _ in range(samples):
         for finding, placed, timing in ready:
-            timing.sample(clock)
+            timing.sample(session.clock_mhz)
             finding.seconds, finding.clocks_mhz = timing.seconds, timing.clocks
             if placed.read is not None:
                 finding.values.append(placed.read())

@@ -38,6 +38,9 @@ class Stored:
     name: str
     content: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def device(self) -> Mapping[str, Any]:
         """The device it was measured on."""

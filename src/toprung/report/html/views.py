@@ -89,8 +89,8 @@ def headlines(gathered: Gathered) -> list[Headline]:
     views = Views(gathered)
     found: list[Headline] = []
     size = int(views.usual) if views.usual.isdecimal() else 4096
-    measured = [(_Named(stored), m) for stored in gathered.records for m in stored.measurements]
-    if (library := library_headline(measured, lambda named: named.content, size)) is not None:
+    measured = [(stored, m) for stored in gathered.records for m in stored.measurements]
+    if (library := library_headline(measured, lambda stored: stored.content, size)) is not None:
         found.append(library)
     for name in views.ladders:
         if not (key := views.first(name)):
@@ -106,13 +106,3 @@ def headlines(gathered: Gathered) -> list[Headline]:
                 m.share_of(vendor) if vendor else None, tuple(dict.fromkeys((stored.name, of.name))),
             ))  # fmt: skip
     return found
-
-
-class _Named:
-    """A record that is called by its file's name."""
-
-    def __init__(self, stored: Stored) -> None:
-        self.content, self._name = stored.content, stored.name
-
-    def __str__(self) -> str:
-        return self._name
