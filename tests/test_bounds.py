@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tables.bounds import ACHIEVED, BUDGET
 from toprung.device import Device
 from toprung.errors import BadRecord, BadSize, UnknownName
 from toprung.lab.bounds import in_flight, paper
@@ -13,7 +14,7 @@ from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, archite
 from toprung.lab.bounds.banks import Traffic
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
 from toprung.lab.bounds.levels import ADVICE, KernelWork, VectorWork, bound, levels, tensor_work
-from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, Blocking, analyse, ffma_share
+from toprung.lab.bounds.paper import MIXES, Blocking, analyse, ffma_share
 from toprung.tile import Tile
 
 SIX = Blocking.square(6)

@@ -47,14 +47,9 @@ def guidelines_command(
         except KeyboardInterrupt:
             interrupted = True
         failures = [f"{f.name}: {f.reason}" for f in found if f.verdict == WRONG]
+        entries = [f.describe() for f in found]
         stored = results.record(
-            results.command(),
-            environment(session),
-            [],
-            failures,
-            interrupted,
-            kind="guidelines",
-            findings=[f.describe() for f in found],
+            results.command(), environment(session), [], failures, interrupted, kind="guidelines", findings=entries
         )
     show(report.table(found, f"guidelines on {where}", table_width(wide)), wide)
     if json is not None:

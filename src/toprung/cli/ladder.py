@@ -123,14 +123,11 @@ def ladder_command(
             run = _Run(found, problems, session, competing, memory, each_launch, wide, seconds)
             interrupted = run.all()
             failed += run.failures
+            measured = [row.measurement for rows in run.done.values() for row in rows if row.measurement]
+            notes = [*run.notes, *([f"{found.name} promises {found.note}"] if found.note else [])]
+            more = {"bandwidth": memory.describe()} if memory else {}
             stored = results.record(
-                results.command(),
-                environment(session),
-                [row.measurement for rows in run.done.values() for row in rows if row.measurement],
-                failed,
-                interrupted or run.cut,
-                notes=[*run.notes, *([f"{found.name} promises {found.note}"] if found.note else [])],
-                **({"bandwidth": memory.describe()} if memory else {}),
+                results.command(), environment(session), measured, failed, interrupted or run.cut, notes=notes, **more
             )
         if why_not:
             say(f"rung 0: {why_not}")

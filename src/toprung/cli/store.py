@@ -53,16 +53,15 @@ def list_command(
 
       toprung store list --device nvidia-h200 --status wrong
     """
-    chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
+    chosen = _store(store)
     if package:
         if best or status or problem_class or kernel or not (device and backend):
             raise StoreError("what is shipped is listed whole, with --device and --backend: toprung devices says their names")
-        found = shipped(Machine(device, device, backend, "", ""), complaints)
+        found = shipped(Machine(device, device, backend, "", ""), complaints := list[str]())
+        for text in complaints:
+            say(text, to=errors_console)
     else:
-        filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
-        found = _chosen(chosen, best, complaints, **filters)
-    for text in complaints:
-        say(text, to=errors_console)
+        found = _chosen(chosen, best, device=device, backend=backend, problem_class=problem_class, kernel=kernel, status=status)
     if not found:
         say(f"no such entries in {chosen.path}: toprung tune makes some")
     else:
@@ -90,11 +89,8 @@ def export_command(
 
       toprung store export src/toprung/store/shipped/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
     """
-    chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
-    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
-    found = _chosen(chosen, best, complaints, **filters)
-    for text in complaints:
-        say(text, to=errors_console)
+    chosen = _store(store)
+    found = _chosen(chosen, best, device=device, backend=backend, problem_class=problem_class, kernel=kernel, status=status)
     if not found:
         raise StoreError(f"no such entries in {chosen.path}: nothing was written")
     count = chosen.export(file, found)
@@ -161,15 +157,20 @@ def _store(path: Path | None) -> Store:
     return Store.default() if path is None else Store(path)
 
 
-def _chosen(store: Store, best: int | None, complaints: list[str], **filters: str | None) -> list[Entry]:
-    """Return the entries that the options of a command select."""
+def _chosen(store: Store, best: int | None, **filters: str | None) -> list[Entry]:
+    """Return the entries that the options of a command select, and name damaged ones on stderr."""
     if (status := filters.get("status")) is not None and status not in STATUSES:
         raise StoreError(f"there is no status {status!r}; there is: {', '.join(STATUSES)}")
+    complaints: list[str] = []
     if best is None:
-        return list(store.entries(None, complaints=complaints, **filters))
-    if filters.pop("status", None) not in (None, "right"):
+        found = list(store.entries(None, complaints=complaints, **filters))
+    elif filters.pop("status", None) in (None, "right"):
+        found = store.fastest(None, best, complaints, **filters)
+    else:
         raise StoreError("--best chooses among right entries: leave --status out")
-    return store.fastest(None, best, complaints, **filters)
+    for text in complaints:
+        say(text, to=errors_console)
+    return found
 
 
 def _say(done: Imported, where: Path) -> None:

@@ -154,11 +154,7 @@ class Verdict:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "right": self.right, "grade": self.grade, "frobenius": self.frobenius,
-            "max_relative": self.max_relative, "median_relative": self.median_relative,
-            "bias": self.bias, "bias_chance": self.bias_chance, "problems": list(self.problems),
-        }  # fmt: skip
+        return {**vars(self), "problems": list(self.problems)}
 
 
 @dataclass
@@ -243,15 +239,10 @@ class Oracle:
         relative = np.concatenate(relatives) if relatives else np.zeros(0)
         error, norm = (float(np.sqrt(sum(x[i] ** 2 for x in norms))) for i in (0, 1))
         return Verdict(
-            right=not problems,
-            grade=grade,
-            frobenius=error / norm if norm else error,
-            max_relative=float(relative.max(initial=0.0)),
-            median_relative=float(np.median(relative)) if relative.size else 0.0,
-            problems=tuple(problems),
-            bias=off.median if off else None,
-            bias_chance=(off.high - off.low) / 2 if off and off.high < math.inf else None,
-        )
+            not problems, grade, error / norm if norm else error, max_relative=float(relative.max(initial=0.0)),
+            median_relative=float(np.median(relative)) if relative.size else 0.0, problems=tuple(problems),
+            bias=off.median if off else None, bias_chance=(off.high - off.low) / 2 if off and off.high < math.inf else None,
+        )  # fmt: skip
 
     def limit(self, precision: str = "fp32") -> float:
         """The largest grade ratio accepted of a precision path."""

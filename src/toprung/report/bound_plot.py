@@ -52,11 +52,8 @@ def sweep(of: Architecture, plans: Sequence[Blocking], path: Path) -> None:
     left.set_ylabel("FFMA in the main loop, %")
     right.set_ylabel("potential, GFLOP/s (hollow: refused by a condition)")
     left.set_title("multiply-adds beside loads from shared memory", loc="left", fontsize=10)
-    right.set_title(
-        f"{of.title}, {plans[0].threads} threads, L = {plans[0].BK}" + ", mix as at B_R = 6" * (of.key in MIXES),
-        loc="left",
-        fontsize=10,
-    )
+    title = f"{of.title}, {plans[0].threads} threads, L = {plans[0].BK}" + ", mix as at B_R = 6" * (of.key in MIXES)
+    right.set_title(title, loc="left", fontsize=10)
     for axes in (left, right):
         axes.set_xlabel("register blocking factor")
         axes.set_xticks(xs)

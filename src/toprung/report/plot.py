@@ -84,14 +84,8 @@ def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
     for m in measurements:
         if m.competitor["kind"] == "peer":
             axes.axhline(m.figure, color=VENDOR, linestyle="--", linewidth=1.2, zorder=1)
-            axes.annotate(
-                f"{m.competitor['idea']} {m.figure:,.0f}",
-                (0, m.figure),
-                xytext=(-20, 3),
-                textcoords="offset points",
-                fontsize=9,
-                color=VENDOR,
-            )
+            text, how = f"{m.competitor['idea']} {m.figure:,.0f}", {"fontsize": 9, "color": VENDOR}
+            axes.annotate(text, (0, m.figure), xytext=(-20, 3), textcoords="offset points", **how)
     axes.set_xticks(range(len(rungs)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_ylim(0, 1.12 * top)
     axes.set_ylabel(measurements[0].measured_in)

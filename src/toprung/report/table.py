@@ -28,13 +28,9 @@ NO_LIMITS = Limits()
 
 
 def ladder_table(
-    rows: Sequence[Row],
-    title: str,
-    limits: Limits = NO_LIMITS,
-    measured_in: str = "GFLOP/s",
-    each: bool = False,
+    rows: Sequence[Row], title: str, limits: Limits = NO_LIMITS, measured_in: str = "GFLOP/s", each: bool = False,
     bound: Callable[[Row], float | None] | None = None,
-) -> Grid:
+) -> Grid:  # fmt: skip
     """One row for each rung, variant and vendor, as far as it has got.
 
     Where rungs are not fp32 a column gives the speed of the kernel alone. ``limits`` give shares of the fp32 peak or of memory's

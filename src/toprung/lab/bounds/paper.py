@@ -25,15 +25,6 @@ MIXES: Mapping[str, Mapping[int, tuple[int, float]]] = MappingProxyType(
 )
 """Measured by the paper's authors on a GTX 580: for each width of LDS, the FFMAs beside one of it in a loop of B_R = 6, and how
 many instructions of single threads such a loop completes per shader clock and multiprocessor."""
-BUDGET: Mapping[str, int] = MappingProxyType({
-    "C": 36, "prefetch of A and B": 12, "a column of A": 6, "a pair of B": 2, "addresses in global memory": 2, "end of the loop": 1,
-    "addresses to write shared memory": 2, "and to read it": 2,
-})  # fmt: skip
-"""The 63 registers of a thread of its kernel."""
-ACHIEVED: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"NN": (1165, 11), "TN": (1157, 4.5), "NT": (1173, 3), "TT": (1163, 9)}
-)
-"""GFLOP/s of its kernels at 4800×4800, and by how many per cent they beat cuBLAS 4.1, on its own card of 1566 MHz."""
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,9 @@ class Graded:
 
 
 def sweep(
-    competing: Sequence[Competitor],
-    session: Session,
-    depths: Sequence[int] = DEPTHS,
-    distributions: Sequence[str] = tuple(DISTRIBUTIONS),
-    side: int = SIDE,
-) -> Iterator[Graded]:
+    competing: Sequence[Competitor], session: Session, depths: Sequence[int] = DEPTHS,
+    distributions: Sequence[str] = tuple(DISTRIBUTIONS), side: int = SIDE,
+) -> Iterator[Graded]:  # fmt: skip
     """Grade every competitor that is present on every distribution at every K, as far as it computes it.
 
     ``side`` is M and N: where a library splits K for small products, its sums are shorter there than in large ones.

@@ -167,14 +167,8 @@ class Measurement:
 
     def describe(self) -> dict[str, Any]:
         """As JSON, derived figures included for whoever reads the file without us."""
-        return {
-            "competitor": dict(self.competitor), "problem": dict(self.problem), "flops": self.flops, "min_bytes": self.min_bytes,
-            "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
-            "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz), "mode": self.mode,
-            "joules": list(self.joules), "each_seconds": list(self.each_seconds), "host_seconds": list(self.host_seconds),
-            "settle_seconds": self.settle_seconds,
-            "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s,
-        }  # fmt: skip
+        speeds = {"gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s}
+        return {**vars(self), "median_seconds": self.median, "best_seconds": self.best, **speeds}
 
     @staticmethod
     def read(record: Mapping[str, Any]) -> Measurement:

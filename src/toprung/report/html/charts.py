@@ -54,12 +54,8 @@ def sizes(views: Views) -> Chart:
     ]  # fmt: skip
     x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
     x["axis"] = {"format": "d", "labelOverlap": True}
-    y: Spec = {
-        "field": "speed",
-        "type": "quantitative",
-        "title": "GFLOP/s (matrix-vector products: GB/s)",
-        "axis": {"format": "~s"},
-    }
+    y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s (matrix-vector products: GB/s)"}
+    y["axis"] = {"format": "~s"}
     tone: Spec = {"field": "number", "type": "quantitative", "title": "rung", "scale": {"range": ["@seq0", "@seq1"]}}
     tone["legend"] = {"orient": "bottom", "tickMinStep": 1, "format": "d"}
     pick: Spec = {"name": "near", "select": {"type": "point", "on": "pointerover", "fields": ["name"], "clear": "pointerout"}}

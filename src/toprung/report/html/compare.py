@@ -98,11 +98,9 @@ def _under(stored: Stored, slug: str, backend: str) -> Mapping[str, Any]:
 def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], changes: Sequence[Change], tolerance: float) -> Chart:
     """The ratio of every pair with its interval, the slowest first."""
     verdicts = {
-        "slower": "slower beyond noise",
-        "faster": "faster beyond noise",
-        "same": "within the band",
+        "slower": "slower beyond noise", "faster": "faster beyond noise", "same": "within the band",
         "undecided": "undecided: too much noise",
-    }
+    }  # fmt: skip
     rows: list[Row] = []
     several = len({c.device for c in changes}) > 1
     for c in sorted(changes, key=lambda c: (c.speed.value, c.device, c.competitor, c.problem, c.mode)):
@@ -120,22 +118,15 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
         Column("high", "to", ".3f"), Column("verdict", "verdict"),
     ]  # fmt: skip
     y: dict[str, Any] = {"field": "what", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 190}}
-    x: dict[str, Any] = {
-        "field": "ratio",
-        "type": "quantitative",
-        "title": "speed of B / speed of A",
-        "scale": {"type": "log", "nice": False, "padding": 10},
-    }
+    x: dict[str, Any] = {"field": "ratio", "type": "quantitative", "title": "speed of B / speed of A"}
+    x["scale"] = {"type": "log", "nice": False, "padding": 10}
+    domain = list(verdicts.values())
+    shape: dict[str, Any] = {"field": "verdict", "type": "nominal", "title": None}
     tone = {
-        "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "bottom", "columns": 1},
-        "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6", "@muted"]},
+        **shape, "legend": {"orient": "bottom", "columns": 1},
+        "scale": {"domain": domain, "range": ["@slower", "@faster", "@c6", "@muted"]},
     }  # fmt: skip
-    shape = {
-        "field": "verdict",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle", "cross"]},
-    }
+    shape["scale"] = {"domain": domain, "range": ["triangle-left", "triangle-right", "circle", "cross"]}
     spec = {
         "height": {"step": 17},
         "layer": [

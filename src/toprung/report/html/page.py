@@ -88,13 +88,8 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     style = (HERE / "page.css").read_text("utf-8")
     colours = {name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()}
     data = {"palette": dict(PALETTE), "charts": [_embedded(c) for c in drawn]}
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    loader, undefined = jinja2.FileSystemLoader(HERE), jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=undefined)
     return environment.get_template("page.html.jinja").render(
         gathered=gathered, ladders=ladders, charts=charts, comparison=comparison, commands=COMMANDS, notes=list(limits.notes),
         absent=sorted({*ladder_names()} - {*views.ladders}),
