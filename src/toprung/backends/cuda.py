@@ -168,28 +168,14 @@ def _facts(driver: Any, number: int) -> Device:
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     memory = int(_call(driver.cuDeviceTotalMem(handle)))
     return Device(
-        id=f"cuda:{number}",
-        backend="cuda",
-        name=_call(driver.cuDeviceGetName(256, handle)).split(b"\0")[0].decode().strip(),
-        vendor="NVIDIA Corporation",
-        driver=nvml.driver_version() or cuda,
-        runtime=f"{cuda}, NVRTC {nvrtc.version()}",
-        kind="gpu",
-        compute_units=fact("MULTIPROCESSOR_COUNT"),
-        clock_mhz=fact("CLOCK_RATE") / 1e3,
-        lanes=FP32_LANES.get(capability),
-        local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK"),
-        memory_bytes=memory,
-        max_buffer_bytes=memory,
-        max_work_group=fact("MAX_THREADS_PER_BLOCK"),
-        max_items=tuple(fact(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
-        base_align=256,
-        vector_widths=nvrtc.VECTOR_WIDTHS,
-        subgroup=fact("WARP_SIZE"),
-        arch="sm_{}{}".format(*capability),
-        dynamic_local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        handle=number,
-    )
+        id=f"cuda:{number}", backend="cuda", name=_call(driver.cuDeviceGetName(256, handle)).split(b"\0")[0].decode().strip(),
+        vendor="NVIDIA Corporation", driver=nvml.driver_version() or cuda, runtime=f"{cuda}, NVRTC {nvrtc.version()}", kind="gpu",
+        compute_units=fact("MULTIPROCESSOR_COUNT"), clock_mhz=fact("CLOCK_RATE") / 1e3, lanes=FP32_LANES.get(capability),
+        local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK"), memory_bytes=memory, max_buffer_bytes=memory,
+        max_work_group=fact("MAX_THREADS_PER_BLOCK"), max_items=tuple(fact(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
+        base_align=256, vector_widths=nvrtc.VECTOR_WIDTHS, subgroup=fact("WARP_SIZE"), arch="sm_{}{}".format(*capability),
+        dynamic_local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), handle=number,
+    )  # fmt: skip
 
 
 def device_of(pointer: int) -> int:

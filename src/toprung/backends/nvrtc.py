@@ -180,24 +180,8 @@ def device_of(arch: str) -> Device:
     if arch not in architectures():
         raise UnknownName("architecture", arch, architectures())
     return Device(
-        id=arch,
-        backend="cuda",
-        name=arch,
-        vendor="NVIDIA",
-        driver="",
-        runtime=f"NVRTC {version()}",
-        kind="gpu",
-        compute_units=1,
-        clock_mhz=0.0,
-        lanes=FP32_LANES.get(capability(arch)),
-        local_bytes=STATIC_LOCAL_BYTES,
-        memory_bytes=0,
-        max_buffer_bytes=0,
-        max_work_group=1024,
-        max_items=(1024, 1024, 64),
-        base_align=256,
-        vector_widths=VECTOR_WIDTHS,
-        subgroup=WARP,
-        arch=arch,
+        id=arch, backend="cuda", name=arch, vendor="NVIDIA", driver="", runtime=f"NVRTC {version()}", kind="gpu", compute_units=1,
+        clock_mhz=0.0, lanes=FP32_LANES.get(capability(arch)), local_bytes=STATIC_LOCAL_BYTES, memory_bytes=0, max_buffer_bytes=0,
+        max_work_group=1024, max_items=(1024, 1024, 64), base_align=256, vector_widths=VECTOR_WIDTHS, subgroup=WARP, arch=arch,
         dynamic_local_bytes=1024 * DYNAMIC_LOCAL_KB.get(capability(arch), 0),
-    )
+    )  # fmt: skip

@@ -198,27 +198,14 @@ def _facts(cl: Any, platform: Any, handle: Any, number: int) -> Device:
     if "cl_khr_subgroup_shuffle" in extensions and "cl_intel_required_subgroup_size" in extensions:
         subgroup = 16  # the prelude asks for it; these runtimes offer 4 to 64
     return Device(
-        id=f"opencl:{number}",
-        backend="opencl",
-        name=handle.name.strip(),
-        vendor=handle.vendor.strip(),
-        driver=handle.driver_version.strip(),
-        runtime=f"{platform.name.strip()} ({handle.version.strip()})",
-        kind=kind,
-        compute_units=handle.max_compute_units,
-        clock_mhz=float(handle.max_clock_frequency),
-        lanes=lanes,
-        local_bytes=handle.local_mem_size - reserved,
-        memory_bytes=handle.global_mem_size,
-        max_buffer_bytes=handle.max_mem_alloc_size,
-        max_work_group=handle.max_work_group_size,
-        max_items=tuple(handle.max_work_item_sizes),
-        base_align=handle.mem_base_addr_align // 8,
-        vector_widths=VECTOR_WIDTHS,
-        subgroup=subgroup,
-        arch=arch,
-        handle=handle,
-    )
+        id=f"opencl:{number}", backend="opencl", name=handle.name.strip(), vendor=handle.vendor.strip(),
+        driver=handle.driver_version.strip(), runtime=f"{platform.name.strip()} ({handle.version.strip()})", kind=kind,
+        compute_units=handle.max_compute_units, clock_mhz=float(handle.max_clock_frequency), lanes=lanes,
+        local_bytes=handle.local_mem_size - reserved, memory_bytes=handle.global_mem_size,
+        max_buffer_bytes=handle.max_mem_alloc_size, max_work_group=handle.max_work_group_size,
+        max_items=tuple(handle.max_work_item_sizes), base_align=handle.mem_base_addr_align // 8, vector_widths=VECTOR_WIDTHS,
+        subgroup=subgroup, arch=arch, handle=handle,
+    )  # fmt: skip
 
 
 class OpenCLBuffer:

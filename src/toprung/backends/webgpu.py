@@ -131,26 +131,15 @@ def _facts(wgpu: Any, adapter: Any, number: int, others: Sequence[Device]) -> De
     largest = min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"])
     items = tuple(limits[f"max-compute-workgroup-size-{axis}"] for axis in "xyz")
     seen = Device(
-        id=f"webgpu:{number}",
-        backend="webgpu",
-        name=info["device"],
-        vendor=info["vendor"] or "unknown",
+        id=f"webgpu:{number}", backend="webgpu", name=info["device"], vendor=info["vendor"] or "unknown",
         driver=info["description"] or "unknown",
-        runtime=f"{info['backend_type']} through wgpu {wgpu.__version__} ({info['device']})",
-        kind=kind,
-        compute_units=(os.cpu_count() or 1) if kind == "cpu" else UNITS,
-        clock_mhz=0.0,
-        lanes=None,
-        local_bytes=limits["max-compute-workgroup-storage-size"],
-        memory_bytes=limits["max-buffer-size"],
-        max_buffer_bytes=largest,
-        max_work_group=limits["max-compute-invocations-per-workgroup"],
-        max_items=items,
-        base_align=limits["min-storage-buffer-offset-alignment"],
-        vector_widths=WIDTHS,
-        subgroup=_smallest_subgroup(info) if "subgroup" in adapter.features else None,
-        handle=adapter,
-    )
+        runtime=f"{info['backend_type']} through wgpu {wgpu.__version__} ({info['device']})", kind=kind,
+        compute_units=(os.cpu_count() or 1) if kind == "cpu" else UNITS, clock_mhz=0.0, lanes=None,
+        local_bytes=limits["max-compute-workgroup-storage-size"], memory_bytes=limits["max-buffer-size"],
+        max_buffer_bytes=largest, max_work_group=limits["max-compute-invocations-per-workgroup"], max_items=items,
+        base_align=limits["min-storage-buffer-offset-alignment"], vector_widths=WIDTHS,
+        subgroup=_smallest_subgroup(info) if "subgroup" in adapter.features else None, handle=adapter,
+    )  # fmt: skip
     # a software adapter is a way to use the CPU: its figures belong beside those of the CPU's other runtimes
     same = next((d for d in others if d.kind == kind and (kind == "cpu" or d.slug == seen.slug)), None)
     if same is None:

@@ -25,22 +25,9 @@ MODULES = {
 """Names of the package by the module that they are in."""
 
 __all__ = [
-    "FILE",
-    "FORMAT",
-    "STATUSES",
-    "VARIABLE",
-    "Book",
-    "Entry",
-    "Imported",
-    "Machine",
-    "Proof",
-    "Store",
-    "candidate_key",
-    "off",
-    "read_exchange",
-    "shape_text",
-    "shipped",
-]
+    "FILE", "FORMAT", "STATUSES", "VARIABLE", "Book", "Entry", "Imported", "Machine", "Proof", "Store", "candidate_key", "off",
+    "read_exchange", "shape_text", "shipped",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
