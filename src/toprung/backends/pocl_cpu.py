@@ -72,11 +72,8 @@ def _helped() -> str:
 
 def _loaded_library() -> Path | None:
     """PoCL's library as this process has mapped it."""
-    for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
-        path = Path(line.split(maxsplit=5)[-1])
-        if path.name.startswith("libpocl"):
-            return path
-    return None
+    mapped = (Path(line.split(maxsplit=5)[-1]) for line in Path("/proc/self/maps").read_text("utf-8").splitlines())
+    return next((path for path in mapped if path.name.startswith("libpocl")), None)
 
 
 def _best_name(cpuinfo: str) -> str:

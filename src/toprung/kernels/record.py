@@ -60,12 +60,11 @@ class Switch(NamedTuple):
         return self.default if self.fallback is None or not self.refusal(device) else self.fallback
 
 
-def _no_lanes(device: Device) -> str:
-    """Return why lanes cannot exchange values; empty if they can."""
-    return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
-
-
-SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory", _no_lanes, values=(1, 0), fallback=0)
+SHUFFLE = Switch(
+    "SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory",
+    lambda device: "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)",
+    values=(1, 0), fallback=0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

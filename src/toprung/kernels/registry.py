@@ -10,7 +10,6 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from toprung.errors import BadFamily, UnknownName, let_through
 from toprung.kernels.base import KernelFamily
@@ -70,13 +69,9 @@ def _found(more: str, pattern: str) -> tuple[KernelFamily, ...]:
                     )
                 if one.name in made:
                     raise UnknownName("second kernel family", one.name, made)
-                copyreg.pickle(type(one), _by_name)  # workers of the tuner get a family by its name
+                copyreg.pickle(type(one), lambda one: (family, (one.name,)))  # workers of the tuner get a family by its name
                 made[one.name] = one
     return tuple(made.values())
-
-
-def _by_name(one: KernelFamily) -> tuple[Any, tuple[str]]:
-    return family, (one.name,)
 
 
 def _load(file: Path, ours: bool) -> tuple[KernelFamily, ...]:

@@ -183,15 +183,10 @@ class Oracle:
         else:
             blocks = [(_sample(out.rows, out.cols), everything), (everything, _sample(out.cols, out.rows))]
         self._parts = [(block, *problem.reference(matrices, *block)) for block in blocks]
-        if len(blocks) > 1:
-            self._projection = self._project()
-
-    def _project(self) -> tuple[F64, F64, F64]:
-        """Freivalds: for a random vector r, what C·r must be, and how far rounding may move it."""
-        problem, matrices = self.operands.problem, self.operands.matrices
-        r = np.random.default_rng(self.operands.seed + 1).choice((-1.0, 1.0), (problem.output.cols, 1))
-        with np.errstate(invalid="ignore"):
-            return r, *problem.project(matrices, r)
+        if len(blocks) > 1:  # Freivalds: for a random vector r, what C·r must be, and how far rounding may move it
+            r = np.random.default_rng(self.operands.seed + 1).choice((-1.0, 1.0), (out.cols, 1))
+            with np.errstate(invalid="ignore"):
+                self._projection = r, *problem.project(matrices, r)
 
     def verify(self, result: F32, precision: str = "fp32") -> Verdict:
         """Compare what a kernel left in the output's backing array with the reference, and its surroundings with what they were.
