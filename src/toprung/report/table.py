@@ -13,16 +13,9 @@ from toprung.report.text import Limits, gflops_text, ms_text, scatter_text
 from toprung.store.entry import NOISY, scatter
 
 STATES: Mapping[str, str] = {
-    "waiting": "",
-    "building": "building …",
-    "running": "running …",
-    "checking": "checking …",
-    "wrong": "WRONG",
-    "failed": "failed",
-    "absent": "absent",
-    "unsupported": "not this one",
-    "dropped": "no sample",
-}
+    "waiting": "", "building": "building …", "running": "running …", "checking": "checking …", "wrong": "WRONG",
+    "failed": "failed", "absent": "absent", "unsupported": "not this one", "dropped": "no sample",
+}  # fmt: skip
 
 NO_LIMITS = Limits()
 

@@ -23,8 +23,5 @@ GUIDELINE = Guideline(
     title="bank conflicts in local memory",
     paper="Lanes that read different words of one bank wait for each other: use odd strides, or pad rows by one word.",
     cases=tuple(Case(f"stride {s}", {"STRIDE": s, "SIZE": SIZE}) for s in STRIDES),
-    advised=-1,
-    against=-2,
-    unit="G reads/s",
-    experiment=_experiment,
-)
+    advised=-1, against=-2, unit="G reads/s", experiment=_experiment,
+)  # fmt: skip

@@ -29,8 +29,5 @@ GUIDELINE = Guideline(
         Case("-cl-mad-enable", {}, ("mad",)),
         Case("-cl-fast-relaxed-math", {}, ("fast",)),
     ),
-    advised=1,
-    against=0,
-    unit="GFLOP/s",
-    experiment=_experiment,
-)
+    advised=1, against=0, unit="GFLOP/s", experiment=_experiment,
+)  # fmt: skip

@@ -104,9 +104,5 @@ GUIDELINE = Guideline(
     title="host and device busy together",
     paper="Kernels run while the host goes on: share the work between CPU and GPU by their speeds, so that neither waits.",
     cases=tuple(Case(label) for label in (ALONE, AFTER, TOGETHER)),
-    advised=2,
-    against=0,
-    unit="G steps/s",
-    experiment=_experiment,
-    text="work",
-)
+    advised=2, against=0, unit="G steps/s", experiment=_experiment, text="work",
+)  # fmt: skip

@@ -25,8 +25,5 @@ GUIDELINE = Guideline(
     title="coalesced reads",
     paper="Neighbouring work-items should read neighbouring words: then one memory transaction serves many of them.",
     cases=tuple(Case(f"stride {s}", {"SHIFT": s.bit_length() - 1, "ITEMS": ITEMS, "LOG": LOG["gpu"]}) for s in STRIDES),
-    advised=0,
-    against=-1,
-    unit="GB/s of floats used",
-    experiment=_experiment,
-)
+    advised=0, against=-1, unit="GB/s of floats used", experiment=_experiment,
+)  # fmt: skip

@@ -30,10 +30,5 @@ GUIDELINE = Guideline(
     title="one kernel at a time",
     paper="A device runs one kernel at a time: small kernels gain nothing from several queues, make each fill the device.",
     cases=tuple(Case(f"{q} queue{'s' * (q > 1)}") for q in QUEUES),
-    advised=0,
-    against=-1,
-    unit="G steps/s",
-    experiment=_experiment,
-    claim=NO_SLOWER,
-    text="work",
-)
+    advised=0, against=-1, unit="G steps/s", experiment=_experiment, claim=NO_SLOWER, text="work",
+)  # fmt: skip

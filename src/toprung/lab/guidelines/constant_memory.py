@@ -34,8 +34,5 @@ GUIDELINE = Guideline(
         Case("constant, a word a lane", {"CONSTANT": 1, "UNIFORM": 0}),
         Case("global, a word a lane", {"CONSTANT": 0, "UNIFORM": 0}),
     ),
-    advised=0,
-    against=1,
-    unit="G reads/s",
-    experiment=_experiment,
-)
+    advised=0, against=1, unit="G reads/s", experiment=_experiment,
+)  # fmt: skip

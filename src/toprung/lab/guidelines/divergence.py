@@ -27,8 +27,5 @@ GUIDELINE = Guideline(
     title="no divergence within a warp",
     paper="Where lanes of a warp take different branches, the warp goes through all of them: branch by whole warps.",
     cases=(Case("64 neighbours go the same way", {"APART": 0}), Case("neighbours go four ways", {"APART": 1})),
-    advised=0,
-    against=1,
-    unit="G steps/s",
-    experiment=_experiment,
-)
+    advised=0, against=1, unit="G steps/s", experiment=_experiment,
+)  # fmt: skip

@@ -21,9 +21,5 @@ GUIDELINE = Guideline(
     title="work-groups of whole warps",
     paper="A work-group's size should be a multiple of 32, the warp, and better of 64: the lanes of a warp that is not full idle.",
     cases=tuple(Case(f"groups of {s}") for s in SIZES),
-    advised=0,
-    against=2,
-    unit="G steps/s",
-    experiment=_experiment,
-    text="work",
-)
+    advised=0, against=2, unit="G steps/s", experiment=_experiment, text="work",
+)  # fmt: skip

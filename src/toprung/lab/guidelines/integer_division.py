@@ -22,8 +22,5 @@ GUIDELINE = Guideline(
     title="no integer division",
     paper="Integer division and remainder are expensive: where the divisor is a power of two, shift and mask.",
     cases=(Case("by a variable", {"KIND": 0}), Case("by a constant", {"KIND": 1}), Case("shift and mask", {"KIND": 2})),
-    advised=2,
-    against=0,
-    unit="G divisions/s",
-    experiment=_experiment,
-)
+    advised=2, against=0, unit="G divisions/s", experiment=_experiment,
+)  # fmt: skip

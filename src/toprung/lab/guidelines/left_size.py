@@ -27,9 +27,5 @@ GUIDELINE = Guideline(
         Case(f"a prime number, rounded up to groups of {CHOSEN}"),
         Case("a prime number, left open"),
     ),
-    advised=2,
-    against=3,
-    unit="G steps/s",
-    experiment=_experiment,
-    text="work",
-)
+    advised=2, against=3, unit="G steps/s", experiment=_experiment, text="work",
+)  # fmt: skip

@@ -28,8 +28,5 @@ GUIDELINE = Guideline(
         Case("native_powr and native_divide", {"NATIVE": 1}),
         Case("powr and division, built with -cl-fast-relaxed-math", {"NATIVE": 0}, ("fast",)),
     ),
-    advised=1,
-    against=0,
-    unit="G pairs/s",
-    experiment=_experiment,
-)
+    advised=1, against=0, unit="G pairs/s", experiment=_experiment,
+)  # fmt: skip

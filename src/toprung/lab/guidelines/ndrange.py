@@ -23,9 +23,5 @@ GUIDELINE = Guideline(
     title="an NDRange that fills the device",
     paper="Launch several work-groups for each compute unit, whatever the problem's size: other warps then work while some wait.",
     cases=(*(Case(f"{g} × 256 a unit") for g in GROUPS), Case("256 on every second unit")),
-    advised=0,
-    against=2,
-    unit="G steps/s",
-    experiment=_experiment,
-    text="work",
-)
+    advised=0, against=2, unit="G steps/s", experiment=_experiment, text="work",
+)  # fmt: skip

@@ -52,9 +52,5 @@ GUIDELINE = Guideline(
     title="pinned memory, transfers beside kernels",
     paper="Host memory allocated pinned (CL_MEM_ALLOC_HOST_PTR) transfers faster, and while a kernel works on the piece before.",
     cases=(Case("pageable, one queue"), Case("pinned, one queue"), Case("pinned, two queues")),
-    advised=2,
-    against=0,
-    unit="GB/s copied and worked on",
-    experiment=_experiment,
-    text="work",
-)
+    advised=2, against=0, unit="GB/s copied and worked on", experiment=_experiment, text="work",
+)  # fmt: skip

@@ -21,9 +21,5 @@ GUIDELINE = Guideline(
     title="scalars, not vector types",
     paper="The hardware computes on scalars: vector types gain nothing by themselves, more work-items serve better.",
     cases=tuple(Case("float" if w == 1 else f"float{w}", {"VEC": w}) for w in WIDTHS),
-    advised=0,
-    against=-1,
-    unit="GB/s",
-    experiment=_experiment,
-    claim=NO_SLOWER,
-)
+    advised=0, against=-1, unit="GB/s", experiment=_experiment, claim=NO_SLOWER,
+)  # fmt: skip

@@ -49,62 +49,52 @@ def _squares(*sizes: int) -> tuple[tuple[int, ...], ...]:
     return tuple((n, n, n) for n in sizes)
 
 
-SUITES: Mapping[str, Suite] = MappingProxyType(
-    {
-        "squares": Suite("M = N = K, powers of two and 6144", _squares(256, 512, 1024, 2048, 4096, 6144, 8192, 16384)),
-        "transformer": Suite(
-            "layers of a 7-billion-parameter transformer: prompts of 2048 and 256 tokens, then 16 and 1 at a time",
-            tuple(
-                (tokens, n, k)
-                for tokens in (2048, 256, 16, 1)
-                for n, k in ((12288, 4096), (4096, 4096), (11008, 4096), (4096, 11008), (32000, 4096))
-            ),
+SUITES: Mapping[str, Suite] = MappingProxyType({
+    "squares": Suite("M = N = K, powers of two and 6144", _squares(256, 512, 1024, 2048, 4096, 6144, 8192, 16384)),
+    "transformer": Suite(
+        "layers of a 7-billion-parameter transformer: prompts of 2048 and 256 tokens, then 16 and 1 at a time",
+        tuple(
+            (tokens, n, k)
+            for tokens in (2048, 256, 16, 1)
+            for n, k in ((12288, 4096), (4096, 4096), (11008, 4096), (4096, 11008), (32000, 4096))
         ),
-        "skinny": Suite(
-            "one dimension much shorter than the others",
-            (
-                (65536, 64, 4096), (64, 65536, 4096), (16384, 128, 1024), (128, 16384, 1024), (16, 4096, 4096), (4096, 16, 4096),
-                (1, 8192, 8192), (8192, 1, 8192), (8192, 8192, 64), (4096, 4096, 512), (1024, 16, 1024),
-            ),
+    ),
+    "skinny": Suite(
+        "one dimension much shorter than the others",
+        (
+            (65536, 64, 4096), (64, 65536, 4096), (16384, 128, 1024), (128, 16384, 1024), (16, 4096, 4096), (4096, 16, 4096),
+            (1, 8192, 8192), (8192, 1, 8192), (8192, 8192, 64), (4096, 4096, 512), (1024, 16, 1024),
         ),
-        "deep-k": Suite(
-            "little of C, long sums: K must be split to fill a GPU",
-            ((128, 128, 65536), (256, 256, 131072), (512, 512, 32768), (64, 64, 262144), (1024, 1024, 16384), (32, 32, 65536)),
+    ),
+    "deep-k": Suite(
+        "little of C, long sums: K must be split to fill a GPU",
+        ((128, 128, 65536), (256, 256, 131072), (512, 512, 32768), (64, 64, 262144), (1024, 1024, 16384), (32, 32, 65536)),
+    ),
+    "batched": Suite(
+        "many small products at a time",
+        ((32, 32, 32, 8192), (64, 64, 64, 4096), (128, 128, 128, 1024), (256, 256, 256, 256), (512, 512, 64, 96), (64, 64, 64, 64)),
+    ),
+    "odd": Suite(
+        "sizes that no tile divides",
+        ((35, 79, 19), (3, 3, 431), (127, 129, 131), (257, 511, 1023), (1000,) * 3, (2047, 2049, 2051), (4095, 4097, 4099)),
+    ),
+    "blas-paper": Suite(
+        "squares up to 4800 in all transposes, as in the study that bounded SGEMM on Fermi and Kepler",
+        _squares(480, 960, 1920, 2880, 3840, 4800), TRANSPOSES,
+    ),
+    "transposes": Suite(
+        "squares, powers of two and 6144, in all transposes", _squares(256, 512, 1024, 2048, 4096, 6144, 8192), TRANSPOSES
+    ),
+    "library": Suite(
+        "what the library is held to: squares in all transposes, and one of every shape that needs another kernel",
+        _squares(256, 512, 1024, 2048, 4096, 8192, 16384), TRANSPOSES,
+        (
+            (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (1000, 1000, 1000),
+            (4095, 4097, 4099), (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
+            (64, 64, 64, 10_000), (256, 256, 256, 1000),
         ),
-        "batched": Suite(
-            "many small products at a time",
-            (
-                (32, 32, 32, 8192), (64, 64, 64, 4096), (128, 128, 128, 1024), (256, 256, 256, 256), (512, 512, 64, 96),
-                (64, 64, 64, 64),
-            ),
-        ),
-        "odd": Suite(
-            "sizes that no tile divides",
-            (
-                (35, 79, 19), (3, 3, 431), (127, 129, 131), (257, 511, 1023), (1000, 1000, 1000), (2047, 2049, 2051),
-                (4095, 4097, 4099),
-            ),
-        ),
-        "blas-paper": Suite(
-            "squares up to 4800 in all transposes, as in the study that bounded SGEMM on Fermi and Kepler",
-            _squares(480, 960, 1920, 2880, 3840, 4800),
-            TRANSPOSES,
-        ),
-        "transposes": Suite(
-            "squares, powers of two and 6144, in all transposes", _squares(256, 512, 1024, 2048, 4096, 6144, 8192), TRANSPOSES
-        ),
-        "library": Suite(
-            "what the library is held to: squares in all transposes, and one of every shape that needs another kernel",
-            _squares(256, 512, 1024, 2048, 4096, 8192, 16384),
-            TRANSPOSES,
-            (
-                (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (1000, 1000, 1000),
-                (4095, 4097, 4099), (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
-                (64, 64, 64, 10_000), (256, 256, 256, 1000),
-            ),
-        ),
-    }
-)  # fmt: skip
+    ),
+})  # fmt: skip
 """Every suite by name."""
 
 

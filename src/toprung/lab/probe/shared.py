@@ -14,6 +14,8 @@ from toprung.oracle.problem import F32, F64, UNIT_ROUNDOFF
 LOCAL, STEPS, AHEAD, CHAINS, WARP = 1024, 64, 4, 8, 32
 TURNS = 16384
 """Instructions of a thread in a launch, about."""
+AS_WRITTEN = "its loads must stay where they stand and as wide as they are"
+"""Reason why the kernel is written in CUDA C++."""
 
 
 def case(device: Device, label: str, ratio: int, width: int, stride: int, each: int, vendor: float | None = None) -> Case:

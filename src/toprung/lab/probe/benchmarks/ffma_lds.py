@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toprung.device import Device
 from toprung.lab.probe.base import THREADS_PER_CLOCK, Benchmark, Case, only_cuda
-from toprung.lab.probe.shared import case
+from toprung.lab.probe.shared import AS_WRITTEN, case
 
 RATIOS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 WIDTHS = (1, 2, 4)
@@ -19,9 +19,4 @@ def _cases(device: Device) -> list[Case]:
     ]
 
 
-BENCHMARK = Benchmark(
-    "multiply-adds to one load from shared memory",
-    THREADS_PER_CLOCK,
-    _cases,
-    only_cuda("its loads must stay where they stand and as wide as they are"),
-)
+BENCHMARK = Benchmark("multiply-adds to one load from shared memory", THREADS_PER_CLOCK, _cases, only_cuda(AS_WRITTEN))

@@ -66,8 +66,6 @@ def _sum(start: F32, step: F32, rows: int, cols: int, loops: int) -> tuple[F64, 
 
 
 BENCHMARK = Benchmark(
-    "multiply-adds as outer products in registers",
-    GFLOPS,
-    lambda device: [_case(device, *shape) for shape in SHAPES],
+    "multiply-adds as outer products in registers", GFLOPS, lambda device: [_case(device, *shape) for shape in SHAPES],
     only_gpus("a CPU's registers have no banks and no reuse caches"),
-)
+)  # fmt: skip

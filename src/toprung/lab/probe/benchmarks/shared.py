@@ -6,7 +6,7 @@ from toprung.device import Device
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.banks import warp_access
 from toprung.lab.probe.base import BYTES_PER_CLOCK, Benchmark, Case, only_cuda
-from toprung.lab.probe.shared import case
+from toprung.lab.probe.shared import AS_WRITTEN, case
 
 STRIDES = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 33), (2, 2), (2, 4), (2, 34), (4, 4), (4, 8), (4, 16), (4, 36))
 """Floats of an access, and floats from one lane's to the next."""
@@ -22,9 +22,4 @@ def _cases(device: Device) -> list[Case]:
     return found
 
 
-BENCHMARK = Benchmark(
-    "shared memory by width and stride",
-    BYTES_PER_CLOCK,
-    _cases,
-    only_cuda("its loads must stay where they stand and as wide as they are"),
-)
+BENCHMARK = Benchmark("shared memory by width and stride", BYTES_PER_CLOCK, _cases, only_cuda(AS_WRITTEN))
