@@ -239,7 +239,7 @@ def sound(path: Path) -> dict[str, Any]:
         if (kind := content.get("kind")) in readers:
             content = readers[str(kind)](path)
         elif kind == "tune":
-            read_tuning(content)
+            list(read_tuning(content))
         for key in ("name", "slug", "short_name", "backend", "arch", "kind", "runtime", "driver"):
             _text(content["environment"]["device"][key])
         for key in ("compute_units", "clock_mhz"):  # 0 where a runtime does not tell

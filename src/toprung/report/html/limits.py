@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,11 +20,10 @@ from toprung.lab.bounds.levels import Bound, bound
 from toprung.lab.bounds.registers import Reads
 from toprung.lab.explain import bounded, work_of
 from toprung.lab.harness.measure import Measurement
-from toprung.lab.routines.base import routine
 from toprung.lab.rung import Rung, rung
 from toprung.lab.sass import machine_code
 from toprung.lab.sass.machine_code import Loop, MachineCode, inspect_source
-from toprung.oracle.problem import Problem
+from toprung.oracle.problems import problem_of
 from toprung.paths import cache_dir, publish_cached
 from toprung.report.html.gather import Gathered
 from toprung.tile import Tile
@@ -98,9 +97,8 @@ class Limits:
         if (code := self.code(m, backend)) is None or self._device is None:
             return None
         try:
-            return bound(
-                work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code, self._device), self.figures
-            )
+            problem, tile = problem_of(m.problem), Tile(**m.competitor["tile"])
+            return bound(work_of(of, tile, m.competitor["options"], problem, code, self._device), self.figures)
         except (ToprungError, ValueError, TypeError, KeyError):
             return None
 
@@ -144,13 +142,6 @@ def _read(content: Mapping[str, Any]) -> MachineCode:
     return MachineCode(
         str(content["kernel"]), str(content["arch"]), counts=MappingProxyType(content["counts"]), loop=loop, **numbers
     )
-
-
-def _problem(m: Measurement) -> Problem:
-    """The problem that was measured, as its routine has it."""
-    usual = routine(m.problem["routine"]).from_size(tuple(m.problem[k] for k in "MNK" if k in m.problem))
-    assert is_dataclass(usual)
-    return replace(usual, **{f.name: m.problem[f.name] for f in fields(usual) if f.name in m.problem})
 
 
 def _key(name: str, variant: str, problem: Mapping[str, Any]) -> tuple[Any, ...]:

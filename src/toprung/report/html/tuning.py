@@ -27,12 +27,8 @@ class Gain:
     what: str
 
 
-def read_tuning(content: Mapping[str, Any]) -> list[Gain]:
-    """Every gain of every shape; KeyError, TypeError or ValueError where the record is damaged."""
-    return list(_gains(content))
-
-
-def _gains(content: Mapping[str, Any]) -> Iterator[Gain]:
+def read_tuning(content: Mapping[str, Any]) -> Iterator[Gain]:
+    """Yield every gain of every shape; KeyError, TypeError or ValueError where the record is damaged."""
     for shape in content["shapes"]:
         problem, best = shape["problem"], shape["best"]
         flops = 2.0 * math.prod(float(problem[k]) for k in "MNK" if k in problem) * float(problem.get("batch", 1))
