@@ -352,7 +352,7 @@ def test_pytorch_itself_says_that_memory_was_freed() -> None:
     for freed, using in ((c, calls[1::2]), (b, calls)):
         freed.untyped_storage().resize_(0)
         for call in using:
-            with pytest.raises(RuntimeError, match="its data is not allocated yet|out of bounds for storage of size 0"):
+            with pytest.raises(RuntimeError, match=r"its data is not allocated yet|out of bounds for storage of size 0"):
                 call()
     assert taken() == before + 8
 
