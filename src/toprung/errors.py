@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading a file that anybody may have written."""
@@ -59,6 +61,13 @@ class UnknownName(ToprungError, ValueError):
         self.what, self.given, self.known = what, given, tuple(known)
         listing = ", ".join(self.known) or "none"
         super().__init__(f"there is no {what} {str(given)!r}; there is: {listing}" + (f". {more}" if more else ""))
+
+
+def named(what: str, name: str, known: Mapping[str, T]) -> T:
+    """Return one of several things of a kind by its name, or raise UnknownName."""
+    if name not in known:
+        raise UnknownName(what, name, known)
+    return known[name]
 
 
 class BadSize(ToprungError, ValueError):

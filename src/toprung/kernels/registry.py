@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from toprung.errors import BadFamily, UnknownName, let_through
+from toprung.errors import BadFamily, UnknownName, let_through, named
 from toprung.kernels.base import KernelFamily
 
 VARIABLE = "TOPRUNG_KERNELS"
@@ -42,10 +42,7 @@ def families(memory: str = "") -> tuple[KernelFamily, ...]:
 
 def family(name: str) -> KernelFamily:
     """Return a family by its name, or raise UnknownName."""
-    for one in families():
-        if one.name == name:
-            return one
-    raise UnknownName("kernel family", name, [one.name for one in families()])
+    return named("kernel family", name, {one.name: one for one in families()})
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from toprung.errors import UnknownName
+from toprung.errors import named
 
 UNEVEN = 2.0**-26
 """Bias of rounding to nearest where results fill the steps of fp32 unevenly, as 0.7 times a number ends near tenths of a step."""
@@ -79,6 +79,4 @@ PRECISIONS: Mapping[str, Precision] = MappingProxyType({p.name: p for p in _ALL}
 
 def precision(name: str) -> Precision:
     """A precision path by name, or UnknownName."""
-    if name not in PRECISIONS:
-        raise UnknownName("precision", name, PRECISIONS)
-    return PRECISIONS[name]
+    return named("precision", name, PRECISIONS)

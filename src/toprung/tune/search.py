@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from toprung.dispatch.selection import Candidate
-from toprung.errors import UnknownName
+from toprung.errors import named
 from toprung.tune.space import Space
 
 NEIGHBOURS = 24
@@ -156,6 +156,4 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = MappingProxyType({"climb": C
 
 def strategy(name: str) -> Callable[..., Strategy]:
     """Return a strategy by its name, or raise UnknownName."""
-    if name not in STRATEGIES:
-        raise UnknownName("strategy", name, STRATEGIES)
-    return STRATEGIES[name]
+    return named("strategy", name, STRATEGIES)

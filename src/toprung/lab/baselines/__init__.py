@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from toprung.device import Device
-from toprung.errors import UnknownName, Unsupported
+from toprung.errors import Unsupported, named
 from toprung.lab.competitor import BoundCompetitor, Promise
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
@@ -84,10 +84,7 @@ def peers() -> tuple[Peer, ...]:
 
 def peer(name: str) -> Peer:
     """A peer by name, or UnknownName."""
-    for one in peers():
-        if one.name == name:
-            return one
-    raise UnknownName("peer", name, (p.name for p in peers()))
+    return named("peer", name, {p.name: p for p in peers()})
 
 
 def vendor(device: Device, routine: str) -> tuple[Peer | None, str]:

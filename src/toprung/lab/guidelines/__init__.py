@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toprung.errors import UnknownName
+from toprung.errors import named
 from toprung.lab.guidelines.base import Guideline
 from toprung.paths import constants
 
@@ -20,7 +20,4 @@ def guidelines() -> tuple[Guideline, ...]:
 def select(names: Sequence[str] | None) -> tuple[Guideline, ...]:
     """Return guidelines by name, all of them without names. Raises UnknownName."""
     known = {g.name: g for g in guidelines()}
-    for name in names or ():
-        if name not in known:
-            raise UnknownName("guideline", name, known)
-    return tuple(known[n] for n in names) if names else guidelines()
+    return tuple(named("guideline", name, known) for name in names) if names else guidelines()

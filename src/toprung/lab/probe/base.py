@@ -11,7 +11,7 @@ from types import MappingProxyType
 from toprung import backends
 from toprung.backends.base import Arguments, Session, Source
 from toprung.device import Device
-from toprung.errors import UnknownName, Unsupported
+from toprung.errors import Unsupported, named
 from toprung.kernels.record import LANGUAGES
 from toprung.paths import constants
 
@@ -124,10 +124,7 @@ def benchmarks() -> tuple[Benchmark, ...]:
 
 def benchmark(name: str) -> Benchmark:
     """Return a microbenchmark by name; raises UnknownName."""
-    for one in benchmarks():
-        if one.name == name:
-            return one
-    raise UnknownName("microbenchmark", name, (b.name for b in benchmarks()))
+    return named("microbenchmark", name, {b.name: b for b in benchmarks()})
 
 
 def source(stem: str, label: str, defines: Mapping[str, int], device: Device) -> Source:
