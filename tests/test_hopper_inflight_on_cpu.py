@@ -603,7 +603,7 @@ PLANTS: Plants = (
         ("least-scale", "0 * "), ("left-of-two", "true || "),
         ("columns-of-k", " - 1"),
         ("sums-again", "if (false) "),
-        ("chains-in-order", " ^ 1"),
+        ("chains-in-order", " ^ 1"), ("chain-length", "16 + 0 * "),
         ("step-is-copied", "if (false) "),
     )),
     (test_few_elements_are_computed_again_as_many_are, ("TN", dataclasses.replace(SMALL, SLICES=2)), (

@@ -315,7 +315,7 @@ def odd(folder: Any) -> None:
         ("row-one-by-one", " * 0", lambda folder: lost_alone(folder, 1e-12)),
         ("column-one-by-one", " * 0", lambda folder: lost_alone(folder, 1e-12)),
         ("alpha-one-by-one", "~* 0 +", few_lost),
-        ("k-one-by-one", "0 * ", few_lost),
+        ("k-one-by-one", "0 * ", few_lost), ("chain-length", "16 + 0 * ", few_lost),
         ("results-added", " - 1", right),
         ("rows-of-warp", "0 * ", odd),
         ("odd-column", "0 * ", odd),

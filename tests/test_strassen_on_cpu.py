@@ -135,6 +135,7 @@ def alone(folder: Any) -> None:
         ("quarter-of-rows", "0 * ", right), ("scale-of-sum", "0 * ", right),
         ("sign-in-c", "true || ", right), ("quarter-of-n", "0 * ", right),
         ("not-finite", "false && ", alone), ("quarter-of-m", "0 * ", alone),
+        ("chain-length", "16 + 0 * ", test_what_is_computed_again_is_added_as_in_plain_fp32),
     ],
 )  # fmt: skip
 def test_a_planted_bug_is_found(folder: Any, place: str, text: str, test: Any) -> None:

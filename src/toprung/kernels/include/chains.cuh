@@ -2,7 +2,7 @@
 // their order of K, as include/block.cl adds long sums (blocks.LONG_CHAIN). Errors grow with CHAIN + K / CHAIN, not with K. An element has
 // the same bits whichever kernel computes it again, alone or with its neighbours.
 
-constexpr int CHAIN = 32;
+constexpr int CHAIN = /*!chain-length*/32;
 
 // Several elements of each thread, a step of K at a time: before the products of k0 are added to ``acc``, where chains begin there. The last
 // chain is left in ``acc``.
