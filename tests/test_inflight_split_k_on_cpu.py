@@ -139,8 +139,7 @@ def test_no_part_that_is_weighed_is_empty_or_short() -> None:
                 assert config.k_parts > 1 and (config.k_parts - 1) * depth_of(K, config.k_parts) < K, (desc, config)
                 assert depth_of(K, config.k_parts) >= SHORTEST, (desc, config)
                 assert config == in_flight(k_parts=2).decode(**{name: dict(what) for name, what in config.encode().items()})
-    for desc in (GemmDesc(256, 256, 511), GemmDesc(256, 256, 4096, 2, stride_c=65536)):
-        assert in_parts(desc, 132) == []
+    assert in_parts(GemmDesc(256, 256, 511), 132) == []
 
 
 def test_parts_follow_the_sizes_they_are_adapted_to() -> None:

@@ -54,6 +54,11 @@ WEIGHED: Mapping[str, Sequence[Fp32xConfig]] = {
 Rings have as many stages as shared memory allows for the blocks that an SM has registers for; long rings come last. With both
 operands split, tiles 128 high leave part of an SM's shared memory unused: more stages were no faster (``stages.json``), and slower
 with slices of K."""
+FILLINGS: Mapping[str, Sequence[tuple[Fp32xConfig, Sequence[int]]]] = {
+    BOTH: [(one, range(4)) for one in WEIGHED[BOTH]],
+    IN_FLIGHT: [(one, (1,) if one.is_alone else (one.resident, 2 * one.resident)) for one in WEIGHED[IN_FLIGHT]],
+}
+"""Blocks per SM for which K is cut into parts, by form; 0: it is not."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 GPC, LARGE = 8, 132
@@ -102,18 +107,19 @@ QUARTERS = 4
 
 
 def both(desc: GemmDesc, units: int) -> Rows:
-    """Return the weighed tiles with all of K, and with slices that fill the device one to three times.
+    """Return the weighed tiles with all of K, and with slices that fill the device one to three times."""
+    return cut(desc, units, BOTH)
 
-    Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
-    """
-    most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK), Rows()
-    for tile in WEIGHED[BOTH]:
-        count, last = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch or 1, 0
-        for filling in range(4):
-            parts = chunks and -(-chunks // max(1, min(filling * units // count, most)))  # k-blocks of a slice; none may be empty
-            parts = -(-chunks // parts) if parts else 1
-            if parts != last:
-                found.append((tile, parts))
+
+def cut(desc: GemmDesc, units: int, form: str) -> Rows:
+    """Return the blocks of a form with as many parts of K, none empty, as fill the device so many times as ``FILLINGS`` has."""
+    most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK) or 1, Rows()
+    for block, fillings in FILLINGS[form]:
+        count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch or 1, 0
+        for filling in fillings:
+            depth = -(-chunks // max(1, min(filling * units // count, most)))  # k-blocks of a part
+            if (parts := -(-chunks // depth)) != last:
+                found.append((block, parts))
             last = parts
     return found
 
@@ -200,20 +206,9 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 def in_parts(desc: GemmDesc, units: int) -> Rows:
     """Return the configurations that are weighed in flight with parts of K.
 
-    Parts fill the SMs once or twice, and with a long ring once, one block per SM. Partial results take no more memory than the
-    operands. Batches have blocks enough and get no parts.
+    Parts fill the SMs once or twice, and with a long ring once, one block per SM.
     """
-    most = 1 if desc.batch > 1 else min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * -(-desc.N // 4) * 4))
-    chunks, found = -(-desc.K // K_BLOCK), Rows()
-    for block in WEIGHED[IN_FLIGHT] if most > 1 else ():
-        count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN), 1
-        for filling in (1,) if block.is_alone else (1, 2):
-            parts = max(1, min(filling * block.resident * units // count, most))
-            parts = -(-chunks // -(-chunks // parts))  # none empty
-            if parts != last:
-                found.append((block, parts))
-            last = parts
-    return found
+    return [row for row in cut(desc, units, IN_FLIGHT) if row[1] > 1]
 
 
 @functools.cache

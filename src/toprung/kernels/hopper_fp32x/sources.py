@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ def source(kernel: str, defines: Mapping[str, int], *files: str, family: str = "
     return Source(f"hopper_{family}/{kernel}", text, kernel, {**UNIT, **defines}, "cuda", title=f"{family}_{title or kernel}")
 
 
+@functools.cache  # most products have a kernel that another has had
 def product_source(
     config: Fp32xConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
