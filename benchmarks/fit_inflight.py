@@ -36,7 +36,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import LONG
+from toprung.kernels.hopper_fp32x.config import LONG, with_parts
 from toprung.kernels.hopper_sgemm.family import FAMILY as SGEMM
 from toprung.lab.harness.results import write
 from toprung.oracle.problems import problem_of
@@ -110,7 +110,7 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
         medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
         for family, weighed in WEIGHED.items():
-            for config in itertools.starmap(cost.with_parts, weighed(desc, UNITS)):
+            for config in itertools.starmap(with_parts, weighed(desc, UNITS)):
                 seconds = medians.get(f"{family} {config}", medians.get(str(config)) if family == "hopper_inflight" else None)
                 if seconds and seconds < WORST * min(medians.values()):
                     tested = held_out(f"{row['size']} {row['layout']}")

@@ -21,7 +21,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import candidates
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import in_flight
+from toprung.kernels.hopper_fp32x.config import in_flight, with_parts
 from toprung.kernels.hopper_fp32x.cost import CLUSTERED, alone, in_slices, places
 from toprung.kernels.hopper_fp32x.family import FP32X as BEFOREHAND
 from toprung.kernels.hopper_fp32x.family import INFLIGHT as IN_FLIGHT
@@ -110,7 +110,7 @@ def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
         (m, n, k), turned = one["size"], [x == "T" for x in one["layout"]]
         widths = (next(w for w in (4, 2, 1) if row % w == 0) for row in (m if turned[0] else k, k if turned[1] else n, n))
         desc = GemmDesc(m, n, k, 1, *turned, 0, 0, 0, 0, 0, 0, *widths)
-        for config in itertools.starmap(cost.with_parts, cost.in_parts(desc, H200.compute_units)):
+        for config in itertools.starmap(with_parts, cost.in_parts(desc, H200.compute_units)):
             if took := one["microseconds"].get(str(config)):
                 ratios[desc, config.k_parts, str(config)] = 1e6 * cost.alone(desc, config, H200.compute_units)[0] / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03

@@ -16,8 +16,8 @@ from hopper_on_cpu import Folder, aligned, bug
 from test_hopper_inflight_on_cpu import NAMES, Product, are_computed_again, close, hostile
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches
-from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
-from toprung.kernels.hopper_fp32x.cost import SHORTEST, in_parts, with_parts
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight, with_parts
+from toprung.kernels.hopper_fp32x.cost import SHORTEST, in_parts
 from toprung.kernels.hopper_fp32x.family import INFLIGHT_SPLIT_K as FAMILY
 from toprung.kernels.hopper_fp32x.sizes import depth_of
 

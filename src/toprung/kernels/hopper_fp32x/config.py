@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from toprung import forks
@@ -159,6 +159,12 @@ class Fp32xConfig(FieldsConfig):
             return super().__str__()
         shared = f" in {self.SLICES} slices of K" * (self.SLICES > 1) + f" in {self.k_parts} parts of K" * (self.k_parts > 1)
         return f"{self.BM}x{self.BN}x{K_BLOCK}{' alone on an SM' * self.is_alone}{shared}"
+
+
+@functools.lru_cache(1 << 12)
+def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
+    """Return a configuration with ``parts`` parts of K."""
+    return config if parts == config.k_parts else replace(config, k_parts=parts)
 
 
 @functools.cache

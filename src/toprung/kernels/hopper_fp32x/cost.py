@@ -31,6 +31,7 @@ from toprung.kernels.hopper_fp32x.config import (
     Fp32xConfig,
     aligned,
     in_flight,
+    with_parts,
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices
 from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half
@@ -66,12 +67,6 @@ GPC, LARGE = 8, 132
 
 Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 """Configurations of one form, each with its number of parts of K."""
-
-
-@functools.lru_cache(1 << 12)
-def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
-    """Return a configuration with ``parts`` parts of K."""
-    return config if parts == config.k_parts else replace(config, k_parts=parts)
 
 
 @functools.cache

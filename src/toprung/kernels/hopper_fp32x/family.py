@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 from toprung.backends.base import Session
@@ -33,7 +32,7 @@ from toprung.kernels.epilogue import EVERY
 from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x import cost, strassen
-from toprung.kernels.hopper_fp32x.config import BOTH, CLUSTERS, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, in_flight, on_words, presplit
+from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, in_flight, presplit, with_parts
 from toprung.kernels.hopper_fp32x.group import group_launches
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, trimmed, unsupported
@@ -49,9 +48,10 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
     """Function that returns the form's candidates for a product and a number of SMs."""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        if reason := unsupported(device, desc, self.config):
+        reason = unsupported(device, desc, self.config)
+        if desc.is_vector or reason:
             return reason
-        if 0 < min(desc.M, desc.N) <= FEW:
+        if 0 < min(desc.M, desc.N) <= FEW and not (desc.is_mixed and self.config.split == IN_FLIGHT):
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
@@ -61,7 +61,7 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
         rows = self.rows(desc, device.compute_units)
         found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:most]
-        return [(seconds, cost.with_parts(*rows[i])) for seconds, i in found]
+        return [(seconds, with_parts(*rows[i])) for seconds, i in found]
 
     def compile(self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None) -> Launches:
         is_one = config.split == ONE and cost.alone(desc, config, session.device.compute_units)[1] == 1
@@ -82,13 +82,13 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
             return config
         wanted = config.k_parts if exact else round(blocks / max(block_count(desc, config), 1))  # as many blocks as were measured
         parts = trimmed(desc.K, min(wanted, cost.most_slices(desc) if both else desc.K // SHORTEST))
-        return replace(config, k_parts=parts) if both or parts > 1 else "its tiles are as many as there are SMs: K is not cut"
+        return with_parts(config, parts) if both or parts > 1 else "its tiles are as many as there are SMs: K is not cut"
 
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], Fp32xConfig]:
         in_parts = config.split == IN_FLIGHT and config.k_parts > 1
         depth = 2 * SHORTEST if in_parts else max(TEST_SLICES, config.SLICES) * K_BLOCK
         parts = trimmed(depth + TEST_EDGE, min(config.k_parts, TEST_SLICES))
-        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), replace(config, k_parts=parts)
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), with_parts(config, parts)
 
 
 class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
@@ -141,17 +141,11 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     groups = Groups(group_share, group_launches)
     rows = staticmethod(cost.in_slices)
 
-    def supports(self, device: Device, desc: Desc) -> str:
-        if desc.is_vector or not desc.is_mixed:
-            return super().supports(device, desc)
-        reason = unsupported(device, desc, self.config)
-        return reason or ("" if on_words(desc) else "rows of halves begin between words of 4 bytes")
-
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, K_BLOCK) else None
 
     def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
-        for one, slices in itertools.product(cost.WEIGHED[IN_FLIGHT], CLUSTERS):
+        for one, slices in itertools.product(cost.WEIGHED[IN_FLIGHT], self.space(device, desc)["SLICES"]):
             yield {**self.point(one), "SLICES": slices}
 
 
@@ -173,11 +167,6 @@ class HopperPresplit(Fp32xFamily):
     operand_dtypes = frozenset(ELEMENT_BYTES)
     packs = SplitOperand
     rows = staticmethod(cost.presplit_rows)
-
-    def supports(self, device: Device, desc: Desc) -> str:
-        if not desc.is_vector and (desc.type_b != "float32" or not on_words(desc)):
-            return "B is split from float32, and rows of halves of A begin on words of 4 bytes"
-        return super().supports(device, desc)
 
 
 class HopperStrassen(KernelFamily[NoConfig]):

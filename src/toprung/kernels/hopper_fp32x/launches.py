@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from toprung.kernels.base import address as address_of
 from toprung.kernels.build import kernel_of
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import Counter, ceil, padded
-from toprung.kernels.hopper_fp32x.config import BOTH, ONE, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, ONE, Fp32xConfig, with_parts
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, terms_bytes, trimmed, unsupported, width
 from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, reduce_source, source_of, split_source, spread, walk
 
@@ -94,7 +93,7 @@ class Fp32xLaunches(Launches):
         self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, is_one: bool = True
     ) -> None:
         self.session, self.call, self.epilogue = session, desc, epilogue
-        self.config = replace(config, k_parts=trimmed(desc.K, config.k_parts))
+        self.config = with_parts(config, trimmed(desc.K, config.k_parts))
         self._count = Counter(session)
         self._product = kernel_of(session, source_of(desc, self.config, epilogue))
         super().__init__(session, self._plan(False, is_one and desc.trans_b), self._count.read)

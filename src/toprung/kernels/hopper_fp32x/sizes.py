@@ -6,7 +6,7 @@ from toprung.backends.plan import whole
 from toprung.device import Device
 from toprung.gemm.desc import Desc
 from toprung.kernels.hopper import DEEPEST, ceil, is_hopper
-from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BLOCKS, BOTH, IN_FLIGHT, K_BLOCK, ONE, Fp32xConfig, on_words
 from toprung.kernels.split_k import slice_depth, whole_slices
 
 ROW_BYTES = 8
@@ -56,6 +56,8 @@ def unsupported(device: Device, desc: Desc, like: Fp32xConfig) -> str:
         return f"fp32x needs Hopper's Tensor Cores; {device} has none"
     if desc.is_empty and like.split != BOTH:
         return "there is nothing to multiply"
+    if desc.is_mixed and (not on_words(desc) or (like.split == ONE and desc.type_b != "float32")):
+        return "rows of halves begin on words of 4 bytes, and what is split beforehand is float32"
     in_parts = like.split == IN_FLIGHT and like.k_parts > 1
     if in_parts and desc.batch > 1:
         return "products of a batch have all of K"
