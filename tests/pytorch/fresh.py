@@ -6,6 +6,7 @@ import ctypes
 import random
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from h200 import SESSION, decided
 from stand_in import log
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
-from toprung.blas import background, calls, fresh, routines
+from toprung.blas import background, calls, fresh, remembered, routines
 from toprung.blas.product import OnDevice
 from toprung.errors import LaunchError
 from toprung.execute.executor import executor_of
@@ -30,6 +31,8 @@ toprung.matmul(A, A, own=True)  # find a device before the stand-in is installed
 calls.enter(adapter)
 type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assign]
 OnDevice.run = lambda *arguments: None  # type: ignore[method-assign,assignment]  # Python's own launches are of no interest
+KEPT = tempfile.TemporaryDirectory()
+remembered.cache_dir = lambda: Path(KEPT.name)
 DECIDED: list[tuple[int, ...]] = []
 
 
@@ -133,6 +136,8 @@ def a_size_inside_a_range_is_not_launched_by_the_plan_of_another() -> None:
 
 def without_a_process_of_its_own_nothing_is_planned() -> None:
     before, sys.executable, background.HERE = sys.executable, "a program with Python inside", background.Background()
+    assert ranges_of(rows, 600, 610, 620), "ranges that another process found serve"
+    remembered.cache_dir = lambda: Path(KEPT.name, "nothing")
     assert ranges_of(rows, 600, 610, 620) == []
     sys.executable = before
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, cast
 
 from toprung.backends import native_plan
-from toprung.blas import background, calls
+from toprung.blas import background, calls, remembered
 from toprung.blas.operands import Arranged
 from toprung.blas.product import Call, OnDevice
-from toprung.blas.ranges import AXES, HEAD, MOVING, Operands, Range, around, resized, words_of
+from toprung.blas.ranges import AXES, HEAD, MOVING, Operands, Range, resized, words_of
 from toprung.dispatch import autotune
 
 FRESH = 3
@@ -103,7 +103,7 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
     """Find the range of a call, if there is one; runs in the background, where nothing may raise."""
     session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
     with suppress(Exception):  # on an error products are selected as before
-        for found in background.HERE.apart(around, session.device, operands, axis, "", True) or ():  # it would hold the GIL here
+        for found in remembered.found(session.device, operands, axis, "", True):
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
                 one.ranges.append(Range.of(call, operands, ours, found.words, axis, found.made))

@@ -28,10 +28,14 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def found(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
-    """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker."""
+    """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
+
+    Where there is no worker this process looks itself, but not at each size of a range (``exact``): that holds the GIL for seconds.
+    """
+    ask = background.HERE.apart if exact else background.HERE.ask
     # sources of families that a user brings may change without a change here
     if axis is None or not all(type(family).__module__.startswith("toprung.") for family in families()):
-        return background.HERE.ask(around, device, operands, axis, theirs, exact)
+        return ask(around, device, operands, axis, theirs, exact) or ()
     folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
     with suppress(Exception):  # nothing is there, or a file is damaged
         for name in os.listdir(folder):  # noqa: PTH208  # a Path for each takes longer, with the GIL
@@ -39,7 +43,7 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
             if first <= size <= last:
                 one = pickle.loads((folder / name).read_bytes())
                 return (one._replace(words=one.made.at(size)),)
-    return background.HERE.ask(_find, folder, device, operands, axis, theirs, exact)
+    return ask(_find, folder, device, operands, axis, theirs, exact) or ()
 
 
 def _find(folder: Path, *product: Any) -> tuple[Around, ...]:
