@@ -241,6 +241,20 @@ def batches_sums_and_biases_have_ranges_too() -> None:
             assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
 
 
+def a_range_ends_where_another_kernel_begins() -> None:
+    x, y = torch.rand(2048, 768), torch.rand(2048, 3072)
+    found = prepared(lambda n: torch.mm(x[:n].T, y[:n]), 1056, 1057, 1108)[-1]
+    assert found.taken is not None
+    kernels, (selection,) = set(), found.taken.call.executable.selections.values()
+    for size in (found.first, found.last, 1025, 1056, 1600, 2048):
+        there = found.taken.operands.at(found.taken.axis, size)
+        plan = there.call(SESSION, False, selection).executable.plan
+        kernels.add(tuple(launch.kernel.function for launch in plan.launches))
+        if found.first <= size <= found.last:
+            assert (ranges.words_of(SESSION, plan, there) == found.taken.made.at(size)).all(), size
+    assert len(kernels) > 1, "all sizes have the same kernels: take others"
+
+
 def threads_lose_no_product_while_ranges_come_and_go() -> None:
     make = lambda n: torch.mm(W[n], B[:, :72])  # noqa: E731
     found = prepared(make, 600, 610, 620)[-1]

@@ -233,6 +233,8 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
     apart = operands.program(operands.bias is not None and len(operands.bias) == len(operands.c.shape))
     fused = not why and apart is not None and apart.epilogue is not None and apart.epilogue.needs <= selection.family.epilogues
 
+    kernels = list[int]()
+
     def words(size: int) -> Words | None:
         there = operands if axis is None else operands.at(axis, size)
         if (program := there.program(fused)) is None:
@@ -247,7 +249,10 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
             if found.candidate != selection.candidate and (exact or not is_near(device, desc, found, selection)):
                 return None
             plan = launches_of(session, desc, selection.family, selection.config, program.epilogue).plan
-            return words_of(session, plan, there)
+            functions = [launch.kernel.function for launch in (*plan.launches, *(plan.scales or ()))]
+            kernels[:] = kernels or functions
+            # a kernel is an address, which is no function of the size: a split's text may change with K
+            return words_of(session, plan, there) if functions == kernels else None
         except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
             return None
 
