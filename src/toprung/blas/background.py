@@ -32,8 +32,9 @@ SHARE = 0.02
 """Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
 
 BREATH = 1e-4
-"""Seconds for which a job lets go of the GIL between its parts. A program's thread that wants it waits for one part then, not for
-the whole job, which is shorter than the 5 ms after which the interpreter would take the GIL away."""
+"""Seconds for which a job lets go of the GIL between its parts, so that a program's thread that wants it waits for one part.
+
+The interpreter itself takes the GIL away after 5 ms, and most jobs are shorter."""
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""

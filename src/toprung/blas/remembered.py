@@ -37,8 +37,9 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
     if axis is None or not all(type(family).__module__.startswith("toprung.") for family in families()):
         return ask(around, device, operands, axis, theirs, exact) or ()
     folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
-    with suppress(Exception):  # nothing is there, or a file is damaged
-        for name in os.listdir(folder):  # noqa: PTH208  # a Path for each takes longer, with the GIL
+    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  # a Path for each takes longer, with the GIL
+    for name in names:
+        with suppress(Exception):  # a damaged file, or one that is being written
             first, last = map(int, name.split("-"))
             if first <= size <= last:
                 one = pickle.loads((folder / name).read_bytes())
@@ -48,8 +49,8 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
 
 def _find(folder: Path, *product: Any) -> tuple[Around, ...]:
     """Return what ``ranges.around`` finds, and keep it in a folder but for its kernels' sources, which are long."""
-    made = around(*product)
-    for one in made:
+    made, same = around(*product), _key(*product) == folder.name  # a worker may have been started with another store
+    for one in made if same else ():
         if one.made is not None and one.selection.unproven is None:
             publish_cached(folder / f"{one.made.first}-{one.made.last}", pickle.dumps(one._replace(sources=())))
     return made
@@ -73,6 +74,7 @@ def program() -> str:
     facts = hashlib.sha256()
     for folder, _, names in sorted(os.walk(PACKAGE)):
         for name in sorted(names) if not folder.endswith("__pycache__") else ():
-            status = os.stat(path := os.path.join(folder, name))  # noqa: PTH116, PTH118  # as above
-            facts.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+            with suppress(OSError):  # a file that an editor has removed meanwhile
+                status = os.lstat(path := os.path.join(folder, name))  # noqa: PTH118  # as above
+                facts.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
     return facts.hexdigest()

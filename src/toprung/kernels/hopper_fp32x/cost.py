@@ -107,7 +107,7 @@ def both(desc: GemmDesc, units: int) -> Rows:
 
 
 def cut(desc: GemmDesc, units: int, form: str) -> Rows:
-    """Return the blocks of a form with as many parts of K, none empty, as fill the device so many times as ``FILLINGS`` has."""
+    """Return the blocks of a form with as many parts of K, none empty, as give an SM the blocks that ``FILLINGS`` has."""
     most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK) or 1, Rows()
     for block, fillings in FILLINGS[form]:
         count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch or 1, 0
