@@ -201,7 +201,8 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 def in_parts(desc: GemmDesc, units: int) -> Rows:
     """Return the configurations that are weighed in flight with parts of K.
 
-    Parts fill the SMs once or twice, and with a long ring once, one block per SM.
+    Parts fill the SMs once or twice, and with a long ring once, one block per SM. ``supports`` of the family refuses batches,
+    and is asked first.
     """
     return [row for row in cut(desc, units, IN_FLIGHT) if row[1] > 1]
 

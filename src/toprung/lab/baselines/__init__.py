@@ -21,7 +21,7 @@ from toprung.paths import constants
 class Peer(ABC):
     """Somebody else's routine: a ``Competitor`` that may be absent.
 
-    ``kinds``: kinds of device beside which it is a fair baseline, and takes part when nobody chooses.
+    ``kinds``: the baseline takes part beside devices of these kinds unless the user chooses; elsewhere it is not fair.
     """
 
     name: str

@@ -137,7 +137,7 @@ class Condition:
 class Analysis:
     """The paper's twelve lines for one architecture and plan.
 
-    ``throughput``: of the mix of FFMA and LDS, as a part of the issue rate; 1 where nobody measured it.
+    ``throughput``: measured issue rate of the mix of FFMA and LDS over the nominal one; 1 where nobody measured it.
     """
 
     of: Architecture
