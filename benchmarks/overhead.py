@@ -5,7 +5,8 @@
 
 With ``--torch``: products of PyTorch's that ``toprung.torch`` leaves to it, 16×16×16, and others that it takes, by PyTorch alone
 and with the overrides in Python and in C++, in turns; ``python -m toprung.torch --build`` has to have run. Results are checked
-first, and that products are left and taken as the row says.
+first, and that products are left and taken as the row says. Each is divided by PyTorch's of the same turn: the median of these
+ratios, with its interval. PyTorch's is timed twice, so that the ratio of equal calls says how far the others can be trusted.
 
 Launches on CUDA and calls like an earlier one are C++'s where ``python -m toprung.torch --build`` has run, or the wheel has it.
 
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +36,16 @@ from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
+from toprung.lab.harness.stats import paired_ratio
 
 BURSTS, CALLS, IMPORTS = 41, 200, 21
 
-OF_TORCH = 501
-"""Bursts with ``--torch``: 10⁵ calls of each kind."""
+OF_TORCH, CALLS_OF_TORCH = 2001, 50
+"""Bursts with ``--torch``, short ones, for the pace of a shared host drifts; 10⁵ calls of each kind."""
 
 
-def microseconds(calls, wait, bursts=BURSTS, around=lambda name: contextlib.nullcontext()):
-    """Return each call's median burst, and the fastest and slowest tenth; every burst is one call's, in turns.
+def microseconds(calls, wait, bursts=BURSTS, count=CALLS, around=lambda name: contextlib.nullcontext()):
+    """Return the microseconds per call of each call's bursts of ``count``; every burst is one call's, in turns.
 
     The order is drawn anew each time: a call suffers from the threads that the one before has left spinning. A burst runs in the
     context that ``around`` returns for its name.
@@ -57,13 +60,19 @@ def microseconds(calls, wait, bursts=BURSTS, around=lambda name: contextlib.null
         for name, call in draw.sample(list(calls.items()), len(calls)):
             with around(name):
                 start = time.perf_counter()
-                for _ in range(CALLS):
+                for _ in range(count):
                     call()
-                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+                times[name].append((time.perf_counter() - start) / count * 1e6)
                 wait()
+    return times
+
+
+def spread(found):
+    """Return the median burst, and the fastest and slowest tenth."""
     return {
-        name: {"median": statistics.median(found), "low": sorted(found)[bursts // 10], "high": sorted(found)[-1 - bursts // 10]}
-        for name, found in times.items()
+        "median": statistics.median(found),
+        "low": sorted(found)[len(found) // 10],
+        "high": sorted(found)[-1 - len(found) // 10],
     }
 
 
@@ -86,9 +95,18 @@ def of_torch(device, bursts):
 
     a, b, grad = drawn(16, 16).requires_grad_(), drawn(16, 16).requires_grad_(), drawn(16, 16)
     middle, large, many, bias = drawn(768, 768), drawn(1024, 1024), drawn(8, 256, 256), drawn(768)
+
+    def gradients():
+        return torch.autograd.grad(torch.mm(a, b), (a, b), grad)[0]
+
+    def in_this_thread():
+        with torch.autograd.set_multithreading_enabled(False):
+            return gradients()
+
     small = {
         "mm 16³": lambda: torch.mm(a.detach(), b.detach()),
-        "mm 16³ and its gradients": lambda: torch.autograd.grad(torch.mm(a, b), (a, b), grad)[0],
+        "mm 16³ and its gradients": gradients,  # a thread of the device's computes them: waking it takes longer, or less, by chance
+        "mm 16³ and its gradients, in one thread": in_this_thread,
     }
     wide = {
         "mm 768³": (lambda: torch.mm(middle, middle), lambda: middle.double() @ middle.double()),
@@ -99,7 +117,7 @@ def of_torch(device, bursts):
     # own=True: the host's time does not depend on whether the device would gain. Taken first: until a kernel has been prepared
     # its cost is not known, and products that are left are looked up in Python
     verdicts = {"taken": (True, 0), "too small": (False, 10**9), "looked up": (False, 0)}
-    overrides = {"PyTorch": None, "Python": None, "C++": native}
+    by_pytorch, overrides = ("PyTorch", "PyTorch again"), {"PyTorch": None, "PyTorch again": None, "Python": None, "C++": native}
 
     @contextlib.contextmanager
     def around(name):
@@ -108,7 +126,7 @@ def of_torch(device, bursts):
         own, least = verdicts[verdict]
         # settings of its own for each override, which counts what it has decided itself
         settings = {"device_types": (kind,), "own": own, "min_flops": least + (override == "Python")}
-        with contextlib.nullcontext() if override == "PyTorch" else toprung.torch.use(**settings):
+        with contextlib.nullcontext() if override in by_pytorch else toprung.torch.use(**settings):
             for _ in range(CALLS // 10):  # code that was registered just now is not in the caches
                 calls[name]()
             wait()
@@ -142,14 +160,23 @@ def of_torch(device, bursts):
         right = (
             torch.linalg.norm(made - expected) <= 1e-6 * torch.linalg.norm(expected) if verdict == "taken" else made.equal(expected)
         )
-        if not right or taken != (verdict == "taken" and override != "PyTorch"):
+        if not right or taken != (verdict == "taken" and override not in by_pytorch):
             sys.exit(f"{name}: {'' if right else 'the result is wrong, and '}{taken} products were taken")
-    spreads = microseconds(calls, wait, bursts, around)
+    times = {}
+    for which in dict.fromkeys(name[1:] for name in calls):  # the overrides take turns, on one product
+        of_one = {name: call for name, call in calls.items() if name[1:] == which}
+        times |= microseconds(of_one, wait, bursts, CALLS_OF_TORCH, around)
     if any(row.taken for row in toprung.torch.report().rows if row.problem == "16×16×16"):
         sys.exit("products of 16×16×16 were taken in the end: fewer bursts")
     return [
-        {"call": f"{name[2]}, {name[1]}", "arrays": name[0], "python": entered[name], "microseconds": spread}
-        for name, spread in spreads.items()
+        {
+            "call": f"{product}, {verdict}",
+            "arrays": override,
+            "python": entered[override, verdict, product],
+            "microseconds": spread(found),
+            "ratio": asdict(paired_ratio(found, times["PyTorch", verdict, product])),
+        }
+        for (override, verdict, product), found in times.items()
     ]
 
 
@@ -255,21 +282,25 @@ def main():
     if chosen.torch:
         rows = of_torch(device, chosen.bursts)
         for row in rows:
-            taking, frames = row["microseconds"]["median"], row["python"]
-            print(f"{row['arrays']:10s} {row['call']:36s} {taking:8.2f} µs, {frames} Python functions")
+            taking, frames, ratio = row["microseconds"]["median"], row["python"], [f"{one:.3f}" for one in row["ratio"].values()]
+            print(
+                f"{row['arrays']:8s} {row['call']:52s} {taking:8.2f} µs, {' '.join(ratio)} of PyTorch's, {frames} Python functions"
+            )
         results.write(
             chosen.out, results.record(f"{what} --torch --bursts {chosen.bursts}", environment(session), [], overheads=rows)
         )
         return 0
     launch, _memory = bare(session, chosen.size)
     found = microseconds({"the launch alone": launch}, session.synchronize)
-    rows = [{"call": name, "arrays": "–", "microseconds": spread} for name, spread in found.items()]
+    rows = [{"call": name, "arrays": "–", "microseconds": spread(times)} for name, times in found.items()]
     for arrays, operands, wait in kinds(device, session, chosen.size):
         calls = calls_on(arrays, *operands)
         for name, call in calls.items():
             made = [call() for _ in range(4)][-1]  # the last ones enter no Python where C++ can start them
             assert not hasattr(made, "sum") or float(made.sum()) == chosen.size**3, name
-        rows += [{"call": name, "arrays": arrays, "microseconds": spread} for name, spread in microseconds(calls, wait).items()]
+        rows += [
+            {"call": name, "arrays": arrays, "microseconds": spread(times)} for name, times in microseconds(calls, wait).items()
+        ]
     loading, first, launcher = imports(), first_product(), "Python" if native_plan.entry() is None else "C++"
     print(f"launches by {launcher}")
     for row in rows:
