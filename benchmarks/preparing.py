@@ -5,12 +5,14 @@
 
 Steps of one small network are timed in turn alone and while kernels of other kinds are prepared: through a pause of all threads
 that prepare, and the job after it. Each of these times is divided by the mean of the times alone before and after it, for the pace
-of a shared machine drifts. The factor is the median of all rounds, with its quartiles. Run it twice: at first kernels are compiled.
+of a shared machine drifts. The factor is the median of all rounds, with its 95 % interval and the rounds' quartiles. The record
+names the cores that are threads of one: they slow each other. Run it twice: at first kernels are compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import threading
@@ -26,7 +28,11 @@ from toprung import backends
 from toprung.blas import background
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
+from toprung.lab.harness.stats import paired_ratio
 from toprung.torch import products
+
+ALONE = 0.15
+"""Seconds of steps alone between two rounds, about as long as a round: shorter ones make more rounds of the same minute."""
 
 
 def main() -> None:
@@ -67,7 +73,7 @@ def main() -> None:
 
     products._prepare = timed
     background.SHARE = given.share
-    alone, beside = [_mean(step, threading.Event(), 0.3)], list[float]()  # mean seconds of a step, by round
+    alone, beside = [_mean(step, threading.Event(), ALONE)], list[float]()  # mean seconds of a step, by round
     start, size = time.perf_counter(), background.THREADS + 1  # the last job follows a pause of the threads that do the others
     for at in range(0, len(rows) - size, size):
         if len(beside) > 1 and time.perf_counter() - start > given.seconds:
@@ -82,19 +88,23 @@ def main() -> None:
         for done in jobs[:-1]:
             _mean(step, done, 600.0)
         beside.append(_mean(step, jobs[-1], 600.0))
-        alone.append(_mean(step, threading.Event(), 0.3))
-    factors = (2 * b / (before + after) for b, before, after in zip(beside, alone, alone[1:], strict=False))
-    low, middle, high = statistics.quantiles(factors, n=4)
+        alone.append(_mean(step, threading.Event(), ALONE))
+    around = [(before + after) / 2 for before, after in itertools.pairwise(alone)]
+    factor = paired_ratio(beside, around)
+    low, _, high = statistics.quantiles((b / a for b, a in zip(beside, around, strict=True)), n=4)
+    cores = os.sched_getaffinity(0)
+    topology = [Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") for core in sorted(cores)]
     found = {
         "torch": torch.__version__,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(cores),
+        "siblings": sorted({one.read_text().strip() for one in topology if one.exists()}),
         "share": given.share,
         "rounds": len(beside),
         "step_ms": 1e3 * statistics.median(alone),
         "step_beside_preparing_ms": 1e3 * statistics.median(beside),
-        "factor": middle,
-        "factor_low": low,
-        "factor_high": high,
+        "factor": factor.value,
+        "factor_interval": [factor.low, factor.high],
+        "factor_quartiles": [low, high],
         "preparing_median_ms": 1e3 * statistics.median(used),
         "preparing_mean_ms": 1e3 * statistics.mean(used),
     }
