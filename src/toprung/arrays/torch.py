@@ -145,9 +145,12 @@ class Torch(Adapter):
         return None if capsule is None else ((torch.Tensor, torch.nn.Parameter), (capsule, *watching))
 
     def maker(self, like: Operand) -> Callable[[], Any]:
-        torch = _torch()
-        # half the time of new_empty
-        return functools.partial(torch.empty_strided, like.shape, like.strides, dtype=torch.float32, device=like.thing.device)
+        torch, device = _torch(), like.thing.device
+        # what Inductor's code calls, past the dispatcher: less than half the time of empty_strided; it knows the current GPU alone
+        quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None)
+        if quick is None or (device.type != "cpu" and torch.cuda.device_count() > 1):
+            return functools.partial(torch.empty_strided, like.shape, like.strides, dtype=torch.float32, device=device)
+        return functools.partial(quick, tuple(like.shape), tuple(like.strides), torch.float32)
 
     def is_capturing(self) -> bool:
         cuda = _torch().cuda
