@@ -35,7 +35,7 @@ from toprung.arrays import cupy  # noqa: F401  # faults are planted in what is l
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends import launcher, native_plan, nvrtc  # noqa: F401
-from toprung.blas import calls
+from toprung.blas import background, calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
 from toprung.errors import LaunchError
@@ -325,6 +325,26 @@ class Cases:
         del os.environ["TOPRUNG_DEVICE_MEMORY"]
         toprung.matmul(a.reshape(3, 2, 50, 100), b[:100], **here)
 
+    def ranges_of_sizes(self) -> None:
+        """With the launcher in C++, sizes from 33 to 64 become a range and are selected no more; its calls stay."""
+        host = np.random.default_rng(1).random((70, 70, 96), np.float32)
+        rows: tuple[int, ...] = 36, 40, 44, 48, 33, 64, 32, 65
+        cases: list[tuple[tuple[int, ...], Callable[[int], list[Any]]]] = [
+            (rows, lambda m: [host[1, :m, :64], host[2, :64, :60]]),
+            ((33, 62), lambda m: [host[2, :64, :m].T, host[:64, 3, 60:0:-1]]),  # the copies' strides are the same
+            (rows[1:-2], lambda m: [host[:m, :24, :40], host[:m, :40]]),
+            (rows[1:], lambda m: abc(m, 60, 64, "NT", pad=4)[:2]),
+        ]
+        for sizes, make in cases:
+            for size in sizes:
+                a, b = make(size)
+                here: Any = {"own": True, "precision": "fp32", "device": None if isinstance(a, Array) else "cuda:0"}
+                ours = entered(lambda: toprung.matmul(a, b, **here))  # noqa: B023
+                if native_plan.entry() is not None and size in (33, 62, 64):
+                    most = 180 if here["device"] is None else 440
+                    assert "select" not in ours and len(ours) <= most, (size, len(ours), Counter(ours))
+                background.HERE.wait()
+
     def escalations_are_counted(self) -> None:
         toprung.matmul(*abc(1000, 1000, 1000), own=True, precision="fp32x")
         note(f"escalated {toprung.last_receipt().escalated}")
@@ -381,6 +401,17 @@ def changed(file: str, old: str, new: str) -> list[tuple[FunctionType, CodeType]
         found |= {c.co_qualname: c for c in inner}
         left += inner
     return [(one, found[one.__code__.co_qualname]) for one in functions()[str(path)] if one.__code__.co_qualname in found]
+
+
+def entered(call: Callable[[], object]) -> list[str]:
+    """Return the names of the functions of toprung's that a call enters, without generator expressions and the like."""
+    found: list[CodeType] = []
+    sys.setprofile(lambda frame, event, _: found.append(frame.f_code) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return [code.co_name for code in found if code.co_filename.startswith(str(SOURCES)) and code.co_name[0] != "<"]
 
 
 def note(text: str) -> None:

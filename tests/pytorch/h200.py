@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,9 @@ class Session(golden.Recorder, CUDASession):
 SESSION = Session(golden.devices()["h200-cuda"])
 
 
-def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> OnDevice:
+def decided(
+    alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Any = lambda *product: product[-1]()
+) -> OnDevice:
     """Return the call that runs a product on the session, in place of ``product.decided``."""
-    made = executor_of(SESSION).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
-    return OnDevice(made, a, b, c, how)
+    make = partial(executor_of(SESSION).strided, a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
+    return OnDevice(ranged(SESSION, a, b, c, how, make) if ranged else make(), a, b, c, how)

@@ -30,10 +30,10 @@ _adapters: dict[type, Adapter] = {}
 
 groups: Recent[Any] = Recent(16384, weigh=lambda decided: decided.count)
 pairs: Recent[Any] = Recent(16384)
-kin: Recent[Any] = Recent(1024)
+kin: Recent[Any] = Recent(2048)
 """Caches of ``matmul_grouped``'s decisions, for groups and pairs of groups, and of ranges of sizes.
 
-``groups`` is limited by the number of products. The key of ranges is a call's key without one size, see ``fresh.py``."""
+``groups`` is limited by the number of products. For the keys of ranges see ``fresh.py``."""
 
 
 def forget() -> None:

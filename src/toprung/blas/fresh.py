@@ -1,21 +1,23 @@
 """Fresh sizes: ranges of sizes start calls that differ from known ones in one size, with no selection.
 
-``native/entry.cpp`` knows no call of a fresh size. After ``FRESH`` of them that differ in nothing else, the range of the last one
-is planned in the background. All sizes of a range are checked, so a product has the same bits before and after its range is found.
+After ``FRESH`` products in the memory of a CUDA device that differ in nothing else, the range of the last one is planned in the
+background. Of NumPy arrays it is the copies there that count. All sizes of a range are checked, so a product has the same bits
+before and after its range is found. ``native/entry.cpp`` starts tensors of a size inside by the range's plan, other arrays' calls
+are Python's.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from toprung.backends import native_plan
 from toprung.blas import background, calls, remembered
-from toprung.blas.operands import Arranged
-from toprung.blas.product import Call, OnDevice
+from toprung.blas.operands import How, View
+from toprung.blas.product import OnDevice
 from toprung.blas.ranges import AXES, HEAD, MOVING, Operands, Range, resized, words_of
 from toprung.dispatch import autotune
 
@@ -28,6 +30,10 @@ class Kin:
 
     def __init__(self) -> None:
         self.met, self.job, self.ranges = 0, cast("background.Job | None", None), list[Range]()
+
+    def find(self, size: int) -> Range | None:
+        """Return the range of a size; None if it is in none."""
+        return next((one for one in self.ranges if one.made.first <= size <= one.made.last), None)
 
 
 class Inside(OnDevice):
@@ -49,8 +55,8 @@ class Inside(OnDevice):
         return getattr(self.made, name)
 
 
-def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (axis, words) for each size in a call's C++ key: the key of calls that differ in it alone."""
+def kindred(key: Hashable) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Yield (axis, size, words) for each size in a call's C++ key; the words are those of all calls that differ in it alone."""
     words = struct.unpack(f"={len(key) // 8}q", key) if isinstance(key, bytes) else ()
     places, at = [], 1  # after the number of the options: device, type and number of dimensions, then size and stride of each
     while at < len(words):
@@ -67,36 +73,49 @@ def kindred(key: Hashable) -> Iterator[tuple[int, tuple[int, ...]]]:
                 at = place + 2 * (dims + moving)
                 made[at], size = -1, size or words[at]
         if size > 1:
-            yield size, (axis, *made)
+            yield axis, size, (axis, *made)
 
 
 def find(key: Hashable, a: Any) -> bool:
-    """Remember an unknown call by its key if its size is in a range; return False if it is in none."""
-    for size, shared in kindred(key):
+    """Remember an unknown call by its C++ key if its size is in a range that such a key has led to before; else return False."""
+    for _, size, shared in kindred(key):
         one = calls.kin[shared]
-        if one is None:
-            calls.kin.keep(shared, one := Kin())
-        for found in one.ranges:
-            if found.made.first <= size <= found.made.last:
-                calls._calls.keep(key, Inside(found, size, a))
-                return True
-        one.met += 1
+        if one is not None and (found := one.find(size)) is not None:
+            calls._calls.keep(key, Inside(found, size, a))
+            return True
     return False
 
 
-def learn(key: Hashable, call: Call, given: Arranged) -> None:
-    """Plan the range of a call in the background, if ``FRESH`` sizes were met that it may serve."""
-    if call.native is None or not isinstance(call, OnDevice) or autotune.HERE.level() == "measure":
-        return
-    for _, shared in kindred(key):
-        one = calls.kin[shared]
-        if one is not None and one.met >= FRESH and (one.job is None or one.job.done.is_set()):
-            one.met = 0
-            a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (given.a, given.b, given.c))
-            operands = Operands(a, b, c, 0.0, None, "", call.how)
-            one.job = background.Job(partial(plan, one, shared[0], call, operands), f"a range of {operands.text()}")
+def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How, make: Callable[[], Any]) -> Any:
+    """Return the executable of a product: its range's if its size is in one, else what ``make`` selects.
+
+    After ``FRESH`` sizes outside of ranges, one is planned in the background. ``key``: the call's, whose kin ``find`` knows then.
+    """
+    if native_plan.entry() is None or autotune.HERE.level() == "measure":
+        return make()
+    a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (a, b, c))
+    operands, kin = Operands(a, b, c, 0.0, None, "", how), dict[int, Kin]()
+    words = {axis: words for axis, _, words in kindred(key)}
+    for axis in AXES:
+        if size := operands.size(axis):
+            shared = a.operand.adapter, operands.kin(axis)
+            kin[axis] = one = calls.kin[shared] or Kin()
+            for name in (shared, words.get(axis, shared)):
+                if calls.kin[name] is not one:
+                    calls.kin.keep(name, one)
+            if found := one.find(size):
+                return found.at(size).executable
+    made = make()
+    if isinstance(made, str) or not made.program.is_direct:
+        return made
+    for axis, one in kin.items():
+        one.met += 1
+        if one.met >= FRESH and (one.job is None or one.job.done.is_set()):
+            one.met, call = 0, OnDevice(made, a, b, c, how)
+            one.job = background.Job(partial(plan, one, axis, call, operands), f"a range of {operands.text()}")
             background.HERE.begin(one.job, background.LATER)
-            return
+            break
+    return made
 
 
 def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:

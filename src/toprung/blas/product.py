@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -288,9 +289,11 @@ class Staged(Call):
 
     depends = True
 
-    def __init__(self, session: Session, a: View, b: View, c: View, how: How) -> None:
+    def __init__(self, session: Session, a: View, b: View, c: View, how: How, ranged: Callable[..., Any]) -> None:
         super().__init__(a, b, c, how)
         self.executor, self.limited = executor_of(session), staging.limit()
+        self._ranged, self._like = ranged, a.operand._replace(thing=None, address=0, host=None)
+        self._panels: dict[Any, Executable] = {}
         self._done: tuple[Executable, str] | None = None
 
     def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
@@ -302,9 +305,20 @@ class Staged(Call):
 
     @gate
     def _compute(self, alpha: float, a: Any, b: Any, beta: float, c: Any) -> None:
-        self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.own, self.how.precision)
+        self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.precision, self._executable)
         done, moved = self._done
         receipt.leave(lambda: self.written(done, *([moved] if moved else [])))
+
+    def _executable(self, *panel: Any) -> Any:
+        """Return the executable of a panel: of copies of operands, whose layouts, α and β are as for ``Executor.strided``."""
+        *layouts, alpha, beta = panel
+        make = partial(self.executor.strided, *(*panel, self.how.own, self.how.precision))
+        if (alpha, beta) != (1.0, 0.0):
+            return make()
+        if (found := self._panels.get(panel)) is None:
+            a, b, c = (View(self._like, one.shape, one.strides) for one in layouts)
+            found = self._panels[panel] = self._ranged(self.executor.session, a, b, c, self.how, make)
+        return found
 
     def receipt(self) -> Receipt | None:
         # the last panel's, with all that was moved; None before the first run
@@ -372,21 +386,24 @@ class Widened(Call):
 
 
 @gate
-def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+def decided(
+    alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Callable[..., Any] = lambda *product: product[-1]()
+) -> Call:  # fmt: skip
     """Decide who computes C = α·A·B + β·C for operands like these; nothing is computed yet.
 
-    The three views have the same batch dimensions. Of α and β only whether they are 0 or 1 counts.
+    The three views have the same batch dimensions. Of α and β only whether they are 0 or 1 counts. ``ranged``, for α = 1 and β = 0:
+    function of a session, views in its memory, ``how``, and a function that selects an executable; it returns that, or a known one.
     """
     precision = known_precision(how.precision)
     if (a.operand.dtype, b.operand.dtype) != ("float32", "float32"):
-        return _decided_on_halves(alpha, a, b, beta, c, how)
+        return _decided_on_halves(alpha, a, b, beta, c, how, ranged)
     if a.operand.home.kind == HOST:
-        return _decided_on_host(alpha, a, b, beta, c, how)
+        return _decided_on_host(alpha, a, b, beta, c, how, ranged)
     operand = a.operand
     _refuse_at_the_end()
-    executor = executor_of(session_at(operand.home, operand.queue))
-    executable = executor.strided(a.layout, b.layout, c.layout, alpha, beta, how.own, precision, operand.queue)
-    return OnDevice(executable, a, b, c, how)
+    session, layouts = session_at(operand.home, operand.queue), (a.layout, b.layout, c.layout)
+    make = partial(executor_of(session).strided, *layouts, alpha, beta, how.own, precision, operand.queue)
+    return OnDevice(ranged(session, a, b, c, how, make), a, b, c, how)
 
 
 def _refuse_at_the_end() -> None:
@@ -403,15 +420,17 @@ def _load_for_the_end() -> None:
         host.host_blas()
 
 
-def _decided_on_halves(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+def _decided_on_halves(alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Callable[..., Any]) -> Call:
     """Decide on operands of which one or both are halves: a kernel that reads them as they lie, or a conversion."""
     operand, why = a.operand, "as the host's products are of float32"
     if operand.home.kind != HOST:
-        executor = executor_of(session_at(operand.home, operand.queue))
+        session = session_at(operand.home, operand.queue)
         if any(v.address % 4 for v in (a, b)):
             why = "as it begins between words of 4 bytes"
         else:
-            found = executor.mixed(a.layout, b.layout, c.layout, alpha, beta, how.precision, how.own)
+            layouts = a.layout, b.layout, c.layout
+            make = partial(executor_of(session).mixed, *layouts, alpha, beta, how.precision, how.own)
+            found = ranged(session, a, b, c, how, make)
             if not isinstance(found, str):
                 return OnDevice(found, a, b, c, how)
             why = found
@@ -435,7 +454,7 @@ def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: Vi
     return OnDevice(made, a, b, c, how)
 
 
-def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Callable[..., Any]) -> Call:
     """Decide on host arrays: the host's BLAS, a CPU device in place, or through a device's own memory."""
     # the host's BLAS has no TF32
     blas = host.host_blas() if how.device is None and not how.own and how.precision != "tf32" else None
@@ -469,7 +488,7 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
             ready = executor_of(session).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
             return InPlace(ready, session, blas if faster is False else None, a, b, c, how)
-    return Staged(session, a, b, c, how)
+    return Staged(session, a, b, c, how, ranged)
 
 
 def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[tuple[float, float] | None, str]:

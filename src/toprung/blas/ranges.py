@@ -23,10 +23,10 @@ from toprung.blas.installed import not_faster
 from toprung.blas.operands import How, View
 from toprung.blas.product import OnDevice
 from toprung.device import Device
-from toprung.dispatch import ranking
+from toprung.dispatch import mixed, ranking
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
-from toprung.errors import ToprungError
+from toprung.errors import ToprungError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.lowering import Program, epilogue_of, lower
 from toprung.gemm.overlap import span
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 
     def kin(self, axis: int) -> Hashable:
         """Return the key shared by products that differ in the size along an axis alone."""
-        there = self.at(axis, -1)
+        there = self.at(axis, -1 << 62)  # a contiguous batch's stride follows: no array's own stride is like it
         return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
 
     def text(self) -> str:
@@ -224,8 +224,12 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
     session.sources.clear()
 
     def decided(program: Program) -> tuple[Selection, str]:
-        found = select(device, program.descs[0], how.own, how.precision)
-        return found, not_faster(device, program.descs[0], found, theirs) if theirs else ""
+        (desc,) = program.descs
+        halves = mixed.select(device, desc, how.precision, how.own) if not desc.is_vector and desc.is_mixed else None
+        if isinstance(halves, str):
+            raise Unsupported(f"halves are converted, {halves}")
+        found = halves or select(device, desc, how.own, how.precision)
+        return found, not_faster(device, desc, found, theirs) if theirs else ""
 
     if (program := operands.program(False)) is None:
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from toprung import arrays
 from toprung.arrays.base import Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
+from toprung.backends.base import Session
 from toprung.blas import calls, epilogue
 from toprung.blas.operands import How, View, apart, arranged, converted, finished, sizes, taken, together
 from toprung.blas.packed import PackedOperand
@@ -101,7 +103,7 @@ def computed(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device
 
 def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None, key: Hashable) -> Any:
     """Return a product that is decided now, and remembered under a key."""
-    if by_native := isinstance(key, bytes):
+    if isinstance(key, bytes):
         from toprung.blas import fresh  # CUDA's, which other devices do not need
 
         if fresh.find(key, a) and (found := calls.again(a, b, out, precision, own, device)[0]) is not calls.MISS:
@@ -111,13 +113,20 @@ def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Devi
         b.check()
         how, packed, b = how._replace(precision=b.asked(precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
-    call = decided(1.0, given.a, given.b, 0.0, given.c, how)
+    call = decided(1.0, given.a, given.b, 0.0, given.c, how, partial(_ranged, key))
     call.run(1.0, given.a, given.b, 0.0, given.c, packed)
     if packed is None:
         calls.remember(key, call, given)
-        if by_native:
-            fresh.learn(key, call, given)
     return finished(given, out)
+
+
+def _ranged(key: Hashable, session: Session, *product: Any) -> Any:
+    """Return the executable of a product whose call may be remembered by a key: that of its range, or what is selected."""
+    if key is None or session.device.backend != "cuda":
+        return product[-1]()
+    from toprung.blas import fresh
+
+    return fresh.executable(key, session, *product)
 
 
 def _multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> None:

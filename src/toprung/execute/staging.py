@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,17 +83,18 @@ def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = 
 
 
 def staged(
-    executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
+    executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, precision: str, select: Callable[..., Executable]
 ) -> tuple[Executable, str]:
     """Compute a product through the device's memory, cut into panels.
 
-    Return, when ``c`` is filled, the executable of the last panel and a sentence on what was moved.
+    Return, when ``c`` is filled, the executable of the last panel and a sentence on what was moved. ``select``: function of three
+    layouts, α and β that returns the executable of a panel.
     """
     if 0 in c.shape:
         x, y, z = (Layout(x.shape, tuple(s // 4 for s in x.strides), 4) for x in (a, b, c))
-        return executor.strided(x, y, z, alpha, beta, own, precision), ""
+        return select(x, y, z, alpha, beta), ""
     with executor.lane.lock:
-        return _Staged(executor, alpha, a, b, beta, c, own, precision).run()
+        return _Staged(executor, alpha, a, b, beta, c, precision, select).run()
 
 
 class _Slot:
@@ -109,10 +111,10 @@ class _Staged:
     """One staged product while it is computed."""
 
     def __init__(
-        self, executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
+        self, executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, precision: str, select: Any
     ) -> None:  # fmt: skip
         self.executor, self.lane, self.session = executor, executor.lane, executor.session
-        self.alpha, self.beta, self.own, self.precision = alpha, beta, own, precision
+        self.alpha, self.beta, self.precision, self.select = alpha, beta, precision, select
         self.batch = c.shape[:-2]
         self.arrays = [a, b, c]
         (self.rows, self.depth), self.cols = a.shape[-2:], b.shape[-1]
@@ -171,7 +173,7 @@ class _Staged:
             d = min(k, self.depth - r) if k else 0
             x, y, z = (Layout(s, tight(s), 4) for s in ((n, m, d), (n, d, w), (n, m, w)))
             beta = self.beta if r == 0 else 1.0
-            ready = self.executor.strided(x, y, z, self.alpha, beta, self.own, self.precision)
+            ready = self.select(x, y, z, self.alpha, beta)
             first = self._slot("A", slots[0], flat[0], (i, n, p, m, r, d), transfers) if d else None
             second = self._slot("B", slots[1], flat[1], (i, n, r, d, q, w), transfers) if d else None
             at_a, at_b = (s.buffer.handle if s else 0 for s in (first, second))
