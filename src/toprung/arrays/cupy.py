@@ -43,7 +43,7 @@ class CuPy(Adapter):
             return cupy.empty(shape, cupy.float32, order="F" if fortran else "C")
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        return thing.dtype.name, thing.shape, thing.strides, thing.device.id
+        return thing.dtype, thing.shape, thing.strides, thing.device.id
 
     def address(self, thing: Any) -> int:
         return int(thing.data.ptr)

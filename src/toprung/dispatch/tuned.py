@@ -426,7 +426,7 @@ class Lookup:
         entry, message = one.entry, ""
         stale = not one.fresh and bool(entry.candidate["tile"])  # else it says how long, and not what to run
         if stale:
-            source = version(one.kernel, self.device.backend)
+            source = _version(one.candidate.family, self.device.backend)
             proved = self._store.proofs.get((entry.id, self.known.machine, source), self.known.proofs.get((entry.id, source)))
             if proved == NOT_ENDED and self._store.is_open(entry):
                 proved = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
+from toprung import forks
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import StoreError
@@ -149,7 +150,7 @@ class Entry:
         """Hash of candidate and source, see ``candidate_key``."""
         return candidate_key(self.candidate, self.source)
 
-    @property
+    @forks.cached_property
     def id(self) -> str:
         """Hash of machine, shape, candidate and source together."""
         m = self.machine
