@@ -185,11 +185,11 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
 
     Where all blocks run at once with one block per SM, the long ring replaces the short one.
     """
-    found, at_once = Rows(), places(units)
+    found = Rows()
     for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
         for one, long in clusters:
             blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-            room = blocks <= at_once[one.SLICES] * one.resident and (units >= LARGE or one.SLICES <= GPC * one.resident)
+            room = fits(one, blocks, units)
             block = long if room and long and fits(long, blocks, units) else one
             if (room and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
                 found.append((block, 1))
@@ -285,7 +285,7 @@ def presplit_rows(desc: GemmDesc, units: int) -> Rows:
         return found
     for one, _ in itertools.chain(*in_clusters(ONE, *CLUSTERS[:4])):
         blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-        if one.SLICES == 1 or (blocks <= places(units)[one.SLICES] * one.resident and p.least_slice * one.SLICES <= desc.K):
+        if one.SLICES == 1 or (fits(one, blocks, units) and p.least_slice * one.SLICES <= desc.K):
             found.append((one, 1))
     return found
 
