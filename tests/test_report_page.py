@@ -336,7 +336,7 @@ def test_a_rung_has_its_instructions_and_its_limiter(tmp_path: Path, monkeypatch
     assert any(r["name"] == "kepler/r07" for r in shown.charts["roofline"]["rows"])
     kept = list((tmp_path / "cache").rglob("machine-code/*.json"))
     assert len(kept) == 1
-    monkeypatch.setattr("toprung.report.html.limits.inspect_source", lambda *_: pytest.fail("it was in the cache"))
+    monkeypatch.setattr("toprung.lab.sass.machine_code.inspect_source", lambda *_: pytest.fail("it was in the cache"))
     assert made(tmp_path / "in", code=True).charts == shown.charts
     kept[0].write_text("{")
     with pytest.raises(pytest.fail.Exception):

@@ -26,7 +26,7 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.probe import store
 from toprung.lab.routines.gemv import grid
 from toprung.lab.rung import Options, Rung
-from toprung.lab.sass.machine_code import MachineCode, inspect_source
+from toprung.lab.sass.machine_code import MachineCode, kept
 from toprung.oracle.precision import precision
 from toprung.oracle.problem import Problem
 from toprung.tile import Tile
@@ -213,7 +213,7 @@ def compiled(rung: Rung, tile: Tile, options: Options, device: Device) -> tuple[
         other = " (--arch sm_90 compiles as CUDA)" if LANGUAGES[rung.source.suffix] in nvrtc.LANGUAGES else ""
         return None, f"the machine code of {device} is not read: levels that need it are unknown{other}"
     try:
-        return inspect_source(kernel_source(rung, tile, options), device.arch), ""
+        return kept(kernel_source(rung, tile, options), device.arch), ""
     except (BuildError, MissingExtra, UnknownName) as error:
         return None, f"not compiled: {error}"
 
@@ -371,19 +371,16 @@ class RungBounds:
         self.figures = found.or_else(vendor_figures(device)) if found else None
         self.notes: dict[str, None] = {}
         """Which assumptions were wrong: rungs that were faster than their bounds."""
-        self._codes: dict[tuple[Any, ...], MachineCode | None] = {}
         self._known: dict[tuple[Any, ...], Bound] = {}
 
     def of(self, rung: Rung, tile: Tile, options: Options, problem: Problem) -> Bound | None:
         """A rung's bound; None without figures, and on Tensor Cores where the rung does not say its work on them."""
         if self.figures is None or not bounded(rung):
             return None
-        code = (rung.name, tile, tuple(options.items()))
-        if code not in self._codes:
-            self._codes[code] = compiled(rung, tile, options, self._device)[0]
-        key = (*code, problem)
+        key = (rung.name, tile, tuple(options.items()), problem)
         if key not in self._known:
-            self._known[key] = bound(work_of(rung, tile, options, problem, self._codes[code], self._device), self.figures)
+            code, _ = compiled(rung, tile, options, self._device)
+            self._known[key] = bound(work_of(rung, tile, options, problem, code, self._device), self.figures)
         return self._known[key]
 
     def share(self, row: Row, problem: Problem) -> float | None:

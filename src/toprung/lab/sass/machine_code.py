@@ -5,7 +5,9 @@ Counts are static: an instruction in a loop counts once. The main loop is the on
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -18,12 +20,15 @@ from types import MappingProxyType
 from typing import Any
 
 from toprung.backends import cubin as cubin_file
+from toprung.backends import nvrtc
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.backends.nvrtc import Cubin, capability, compile_cubin
 from toprung.backends.waiting import finished
 from toprung.device import FP32_LANES
-from toprung.errors import BadCubin, MissingExtra
+from toprung.errors import DAMAGE, BadCubin, MissingExtra
+from toprung.lab.bounds import registers
 from toprung.lab.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
+from toprung.paths import cache_dir, publish_cached
 
 INTEGER = (
     "IMAD IADD IADD3 LEA LOP3 PLOP3 SHF SHL SHR ISETP IABS IMNMX VIADD VIMNMX UIMAD UIADD3 ULEA ULOP3 USHF UISETP LOP R2UR S2UR"
@@ -103,6 +108,13 @@ class MachineCode:
         """Bytes of a thread that live in memory in place of registers, spilled or on its stack."""
         return max(self.spill_stores, self.spill_loads, self.stack_bytes)
 
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> MachineCode:
+        """Return what ``describe`` described."""
+        loop = Loop(MappingProxyType(dict(content["loop"])), Reads(**content["register_reads"]))
+        given = {name: content[name] for name in cls.__dataclass_fields__}
+        return cls(**{**given, "loop": loop, "counts": MappingProxyType(dict(content["counts"]))})
+
     def describe(self) -> dict[str, Any]:
         """As JSON."""
         return {
@@ -128,6 +140,19 @@ def inspect_source(source: Source, arch: str) -> MachineCode:
         return _inspect_own(source, arch)
     static = read(compile_cubin(source, arch), source.symbol, arch)
     return replace(static, shared_bytes=static.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0))
+
+
+def kept(source: Source, arch: str) -> MachineCode:
+    """Return what ``inspect_source`` does, from the cache if it was read before; the key is everything that can change it."""
+    what = (source.text, source.defines_text(), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
+    reader = b"".join(Path(file).read_bytes() for file in (__file__, registers.__file__, nvrtc.PRELUDE))
+    path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
+    try:
+        return MachineCode.of(json.loads(path.read_bytes()))
+    except (OSError, *DAMAGE):
+        code = inspect_source(source, arch)
+        publish_cached(path, json.dumps(code.describe()).encode())
+        return code
 
 
 def _inspect_own(source: Source, arch: str) -> MachineCode:

@@ -1,30 +1,21 @@
-"""Limits of each measured rung: its machine code, compiled here once and kept, and the bound that follows from it."""
+"""Limits of each measured rung: its machine code, compiled here once, and the bound that follows from it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from toprung.backends import nvrtc
-from toprung.backends.base import Source
-from toprung.errors import DAMAGE, BuildError, MissingExtra, ToprungError, UnknownName
-from toprung.kernels.record import kernel_source
-from toprung.lab.bounds import registers
+from toprung.errors import ToprungError
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, bound
-from toprung.lab.bounds.registers import Reads
-from toprung.lab.explain import bounded, work_of
+from toprung.lab.explain import bounded, compiled, work_of
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import Rung, rung
-from toprung.lab.sass import machine_code
-from toprung.lab.sass.machine_code import Loop, MachineCode, inspect_source
+from toprung.lab.sass.machine_code import MachineCode
 from toprung.oracle.problems import problem_of
-from toprung.paths import cache_dir, publish_cached
 from toprung.report.html.gather import Gathered
 from toprung.tile import Tile
 
@@ -52,6 +43,8 @@ class Limits:
     _codes: dict[str, MachineCode | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.compiles and (missing := nvrtc.missing()):
+            self.compiles, self.notes[f"machine code was not read: {missing}"] = False, None
         self.figures = self.gathered.figures()
         self._device = self.gathered.device()
         self._stored = {
@@ -68,26 +61,20 @@ class Limits:
 
     def code(self, m: Measurement, backend: str) -> MachineCode | None:
         """The machine code of what was measured through CUDA; None where it cannot be had."""
-        if not self.compiles or backend != "cuda" or self._device is None or not self._device.arch.startswith("sm_"):
+        if not self.compiles or backend != "cuda" or self._device is None or (of := self.rung_of(m)) is None:
             return None
-        if (of := self.rung_of(m)) is None:
-            return None
-        who = m.competitor
+        who, timed = m.competitor, self._device.runtime.partition("NVRTC ")[2]
         key = json.dumps([who["name"], who["tile"], who["options"]])
         if key not in self._codes:
             self.says(f"{who['name']} {who['variant']}".rstrip())
             try:
-                source = kernel_source(of, Tile(**who["tile"]), who["options"])
-                self._codes[key] = kept(source, self._device.arch)
-                if (timed := self._device.runtime.partition("NVRTC ")[2]) not in ("", nvrtc.version()):
-                    self.notes[f"NVRTC {timed} compiled what was timed, {nvrtc.version()} the machine code that is shown"] = None
-            except MissingExtra as error:
-                self.compiles = False
-                self.notes[f"machine code was not read: {error}"] = None
-                return None
-            except (BuildError, UnknownName, ValueError, TypeError) as error:
-                self.notes[f"{who['name']} was not compiled: {str(error).splitlines()[0]}"] = None
-                self._codes[key] = None
+                self._codes[key], note = compiled(of, Tile(**who["tile"]), who["options"], self._device)
+            except (ValueError, TypeError) as error:  # an older record's tile or switches
+                self._codes[key], note = None, f"not compiled: {error}"
+            if note:
+                self.notes[f"{who['name']}: {note.splitlines()[0]}"] = None
+            elif timed not in ("", nvrtc.version()):
+                self.notes[f"NVRTC {timed} compiled what was timed, {nvrtc.version()} the machine code that is shown"] = None
         return self._codes[key]
 
     def bound(self, m: Measurement, backend: str) -> Bound | None:
@@ -114,34 +101,6 @@ class Limits:
         if stored is None or stored["bound"] is None or stored["tile"] != m.competitor["tile"]:
             return None
         return float(stored["bound"]), str(stored["limiter"])
-
-
-def kept(source: Source, arch: str) -> MachineCode:
-    """A kernel's machine code, read once and then taken from the cache, whose key is everything that can change it.
-
-    Raises
-    ------
-    BuildError, MissingExtra, UnknownName
-        as ``machine_code.inspect_source``
-    """
-    what = (source.text, source.defines_text(), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
-    reader = b"".join(Path(file).read_bytes() for file in (__file__, machine_code.__file__, registers.__file__, nvrtc.PRELUDE))
-    path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
-    try:
-        return _read(json.loads(path.read_bytes()))
-    except (OSError, *DAMAGE):
-        code = inspect_source(source, arch)
-        publish_cached(path, json.dumps(code.describe()).encode())
-        return code
-
-
-def _read(content: Mapping[str, Any]) -> MachineCode:
-    """The inverse of ``MachineCode.describe``."""
-    loop = Loop(MappingProxyType(dict(content["loop"])), Reads(**content["register_reads"]))
-    numbers = {k: int(content[k]) for k in ("registers", "spill_stores", "spill_loads", "stack_bytes", "shared_bytes")}
-    return MachineCode(
-        str(content["kernel"]), str(content["arch"]), counts=MappingProxyType(content["counts"]), loop=loop, **numbers
-    )
 
 
 def _key(name: str, variant: str, problem: Mapping[str, Any]) -> tuple[Any, ...]:
