@@ -363,7 +363,7 @@ def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeyp
     class Hurry(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             pauses.append(timeout)
-            return False
+            return self.is_set()
 
     class Session:
         device = SimpleNamespace(backend="opencl")
@@ -387,7 +387,18 @@ def test_a_pause_follows_each_job_by_the_time_for_which_it_held_the_lock(monkeyp
         assert job.done.wait(60)
     here.end()
     assert not here._threads[0].is_alive()
-    assert pauses == [used / background.SHARE - 16 * used for used in (2.0**-6, 2.0**-8)] and here.cost == (2.0**-6 + 2.0**-8) / 2
+    first, second = (used / background.SHARE - 16 * used for used in (2.0**-6, 2.0**-8))
+    assert pauses == [0.0, 0.0, first, 0.0, second] and here.cost == (2.0**-6 + 2.0**-8) / 2  # 0: a turn that is free
+    there = background.Background()
+    there._hurry = Hurry()
+    del pauses[:]
+    for _ in range(3):
+        there.take_turn()
+    assert pauses == pytest.approx([0.0, background.SLOT, 2 * background.SLOT])  # parts of several threads, one after the other
+    with there.hurried():
+        there.take_turn()
+    there.take_turn()
+    assert pauses[3:] == pytest.approx([3 * background.SLOT])
 
 
 def test_entries_in_use_survive_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:

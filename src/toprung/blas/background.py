@@ -31,10 +31,11 @@ Made = TypeVar("Made")
 SHARE = 0.02
 """Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
 
-BREATH = 1e-4
-"""Seconds for which a job lets go of the GIL between its parts, so that a program's thread that wants it waits for one part.
+SLOT = 2e-3
+"""Seconds from the beginning of a part of a job to that of the next, whichever threads do them.
 
-The interpreter itself takes the GIL away after 5 ms, and most jobs are shorter."""
+A part holds the GIL for some tenths of a millisecond. So a step of a program waits for one or two, not for all that eight threads
+happen to have ready at once. The interpreter itself takes the GIL away after 5 ms only."""
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
@@ -78,8 +79,8 @@ PART, URGENT, LATER = range(3)
 
 
 def breathe() -> None:
-    """Let the program's threads have the GIL between two parts of a job."""
-    time.sleep(BREATH)
+    """Let the program's threads have the GIL before the next part of a job, until its turn comes."""
+    HERE.take_turn()
 
 
 def held() -> float:
@@ -134,6 +135,7 @@ class Background:
             self._idle.put(None)
         self._used, self._counted = 0.0, -1  # jobs begun before one is done, one of which opens the device, do not count
         self._waiting, self._hurry = 0, threading.Event()
+        self._turn = -math.inf  # when the latest part of a job begins
 
     @property
     def cost(self) -> float:
@@ -175,6 +177,13 @@ class Background:
                 self._waiting -= 1
                 if not self._waiting and not self._ending:
                     self._hurry.clear()
+
+    def take_turn(self) -> None:
+        """Wait until the next part of a job may begin; not while somebody waits for a job."""
+        if not self._hurry.is_set():
+            with self._lock:
+                self._turn = mine = max(self._turn + SLOT, now := time.perf_counter())
+            self._hurry.wait(mine - now)
 
     def start(self) -> None:
         """Start the workers, so that they have imported what they need when they are called; wait for none that is busy."""
@@ -222,6 +231,8 @@ class Background:
             if worker is not None:
                 worker.stdin.write(asked)
                 worker.stdin.flush()
+                worker.stdout.peek(1)  # waits for the answer without the GIL
+                self.take_turn()
                 found = pickle.load(worker.stdout)
         # the worker ended, or its result names a kernel family that this process has not loaded
         except (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError):
@@ -249,6 +260,7 @@ class Background:
             order, _, job = self._jobs.get()
             if job is None or self._ending:
                 return
+            self.take_turn()
             before, began, counts = held(), time.perf_counter(), self._counted >= 0
             try:
                 job.work()

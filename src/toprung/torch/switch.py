@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import time
 import warnings
@@ -95,12 +96,16 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
         remembered.program()
         with contextlib.suppress(ImportError):
             importlib.import_module("cuda.core")
+        if gc.isenabled():  # it would look at all these modules, for a tenth of a second, once preparing has made some objects
+            _collect_once()
         background.HERE.start()
         if why := bridge.missing():
             idle.say("overrides", f"products that stay PyTorch's ({torch.__version__}) enter Python: {why}")
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
         products.tell(torch.cuda.current_device(), active)
 
+
+_collect_once = functools.cache(gc.collect)
 
 _switch = Switch(_apply)
 
