@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import itertools
 import json
 import os
@@ -206,9 +207,9 @@ def steps(case: str, arm: str, device: torch.device, small: bool, seconds: float
 
 
 def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[str, Any]]:
-    """Return seconds of the first and second ``toprung.matmul`` of shapes with a new M, or all sizes new.
+    """Return seconds of the first and second ``toprung.matmul`` of shapes with a new M, or all sizes new, by kind of array.
 
-    Shapes inside a known range of sizes have a row of their own.
+    Shapes inside a known range of sizes have a row of their own. CuPy's arrays are left out where it is not installed.
     """
     import numpy as np
 
@@ -218,35 +219,35 @@ def firsts(device: backends.Device, small: bool, seconds: float) -> list[dict[st
     draw, rows, least, most = random.Random(0), [], 16, 128 if small else 2048
     place = torch.device(device.id) if device.backend == "cuda" else torch.device("cpu")
     finish = torch.cuda.synchronize if place.type == "cuda" else lambda: None
-    put = {"NumPy": np.asarray, "PyTorch": lambda x: torch.from_numpy(x).to(place)}
-    multiply = partial(toprung.matmul, own=True)
-    calls = {"NumPy": partial(multiply, device=device), "PyTorch": multiply}
-    found, find = [False], fresh.find
-    fresh.find = lambda *call: found.append(find(*call)) or found[-1]
-    for arrays, kind in itertools.product(calls, ("new M", "new sizes")):
-        inside, taken, wrong, rng, began = [], [], 0.0, np.random.default_rng(0), time.perf_counter()
-        sizes = _shuffled(least, 2 * most)
-        while len(taken) <= LOADING[device.backend] or (time.perf_counter() - began < seconds and len(taken) < 300):
+    put: dict[str, Callable[..., Any]] = {"NumPy": np.asarray, "PyTorch": lambda x: torch.from_numpy(x).to(place)}
+    if place.type == "cuda" and importlib.util.find_spec("cupy"):
+        put["CuPy"] = importlib.import_module("cupy").asarray
+    hits, find = list[object](), fresh.Kin.find
+    fresh.Kin.find = lambda kin, size: hits.append(find(kin, size)) or hits[-1]
+    for arrays, kind in itertools.product(put, ("new M", "new sizes")):
+        taken: list[list[list[float]]] = [[], []]
+        wrong, rng, began, sizes = 0.0, np.random.default_rng(0), time.perf_counter(), _shuffled(least, 2 * most)
+        multiply = partial(toprung.matmul, own=True, device=device if arrays == "NumPy" else None)
+        while len(taken[0]) <= LOADING[device.backend] or (time.perf_counter() - began < seconds and max(map(len, taken)) < 300):
             drawn_sizes = (round(least * (most / least) ** draw.random()) for _ in range(3))
             m, n, k = (next(sizes), most // 2, most // 2) if kind == "new M" else drawn_sizes
             host = [rng.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
             a, b = map(put[arrays], host)
             times = []
+            hits.clear()
             for _ in range(2):
                 finish()
                 start = time.perf_counter()
-                made = calls[arrays](a, b)
+                made = multiply(a, b)
                 times.append(time.perf_counter() - start)
             exact = host[0].astype(np.float64) @ host[1]
-            away = np.linalg.norm(np.asarray(made.cpu() if arrays == "PyTorch" else made) - exact) / np.linalg.norm(exact)
-            wrong = max(wrong, float(away))
-            (inside if found[-1] else taken).append(times)
-            found.append(False)
-            if len(taken) == LOADING[device.backend]:
+            there = np.asarray(made.get() if arrays == "CuPy" else made.cpu() if arrays == "PyTorch" else made)
+            wrong = max(wrong, float(np.linalg.norm(there - exact) / np.linalg.norm(exact)))
+            taken[any(hits)].append(times)
+            if len(taken[0]) == LOADING[device.backend]:
                 background.HERE.wait()
-        if inside:
-            rows.append({"arrays": arrays, "kind": f"{kind} in a range", "seconds": inside, "loading": 0, "error": wrong})
-        rows.append({"arrays": arrays, "kind": kind, "seconds": taken, "loading": LOADING[device.backend], "error": wrong})
+        for some, more, loading in zip(taken, ("", " in a range"), (LOADING[device.backend], 0), strict=True):
+            rows.append({"arrays": arrays, "kind": kind + more, "seconds": some, "loading": loading, "error": wrong})
     return rows
 
 
@@ -313,15 +314,17 @@ def compared(case: str, rounds: list[dict[str, Any]], failures: list[str]) -> li
 
 
 def spread(rounds: list[dict[str, Any]], failures: list[str]) -> list[dict[str, Any]]:
-    """Return rows of ``matmul``: microseconds of the process's first call, and of a shape's first over its second call."""
+    """Return rows of ``matmul``: microseconds of a row's first call, and of a shape's first over its second call."""
     rows = []
     for arm in TOPRUNG:
         for turns in zip(*(one[arm] for one in rounds), strict=True):
             row = {"arrays": turns[0]["arrays"], "kind": turns[0]["kind"], "kernels": arm}
             failures += [f"matmul {row}: wrong by {one['error']:.1e}" for one in turns if not one["error"] <= WRONG["toprung"]]
             later = [pair for one in turns for pair in one["seconds"][one["loading"] :]]
+            if not later:  # no range was found
+                continue
             more = [1e6 * (first - second) for first, second in later]
-            row["process_first"] = 1e6 * statistics.median(one["seconds"][0][0] for one in turns)
+            row["process_first"] = 1e6 * statistics.median(one["seconds"][0][0] for one in turns if one["seconds"])
             row["second"] = 1e6 * statistics.median(second for _, second in later)
             row["shapes"], row["more"] = len(later), statistics.median(more)
             row["more_low"], row["more_high"] = sorted(more)[len(more) // 10], sorted(more)[-1 - len(more) // 10]
@@ -355,7 +358,7 @@ def main() -> int:
             rows["matmul"] = spread(rounds, failures)
             for row in rows["matmul"]:
                 print(
-                    "{arrays:8}{kind:10}{kernels:5} first of the process {process_first:9.0f} µs, second of a shape ".format(**row),
+                    "{arrays:8}{kind:22}{kernels:5} first of all {process_first:9.0f} µs, second of a shape ".format(**row),
                     end="",
                 )
                 print("{second:6.0f}, first {more:6.0f} more ({more_low:.0f} … {more_high:.0f})".format(**row), flush=True)

@@ -56,6 +56,27 @@ def test_a_wrong_run_is_a_failure_and_in_no_ratio() -> None:
     assert [row["first"] for row in rows] == [1.0, 2.0, 2.0]
 
 
+def test_first_calls_inside_ranges_have_rows_of_their_own_where_there_are_any() -> None:
+    first = {
+        "arrays": "NumPy",
+        "kind": "new M",
+        "loading": 1,
+        "error": 0.0,
+        "seconds": [[9.0, 1.0], [3.0, 1.0], [4.0, 1.0], [6.0, 1.0]],
+    }
+    inside = {"arrays": "NumPy", "kind": "new M in a range", "loading": 0, "error": 0.0, "seconds": [[2.0, 1.5]]}
+    rounds = [
+        {"cold": [first, {**inside, "seconds": []}], "warm": [first, inside]},
+        {"cold": [first, inside], "warm": [first, inside]},
+    ]
+    rows, failures = fresh_shapes.spread([rounds[0]], found := []), found
+    assert failures == [] and [(row["kernels"], row["kind"]) for row in rows] == [
+        ("cold", "new M"), ("warm", "new M"), ("warm", "new M in a range"),
+    ]  # fmt: skip
+    assert [(row["shapes"], row["more"], row["process_first"]) for row in rows[1:]] == [(3, 3e6, 9e6), (1, 0.5e6, 2e6)]
+    assert [row["shapes"] for row in fresh_shapes.spread(rounds, [])] == [6, 1, 6, 2]
+
+
 @pytest.mark.slow
 def test_all_runs_make_a_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
