@@ -91,9 +91,8 @@ def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How,
 
     After ``FRESH`` sizes outside of ranges, one is planned in the background. ``key``: the call's, whose kin ``find`` knows then.
     """
-    if native_plan.entry() is None or autotune.HERE.level() == "measure":
+    if native_plan.entry() is None:
         return make()
-    a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (a, b, c))
     operands, kin = Operands(a, b, c, 0.0, None, "", how), dict[int, Kin]()
     words = {axis: words for axis, _, words in kindred(key)}
     for axis in AXES:
@@ -106,13 +105,15 @@ def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How,
             if found := one.find(size):
                 return found.at(size).executable
     made = make()
-    if isinstance(made, str) or not made.program.is_direct:
-        return made
     for axis, one in kin.items():
         one.met += 1
         if one.met >= FRESH and (one.job is None or one.job.done.is_set()):
-            one.met, call = 0, OnDevice(made, a, b, c, how)
-            one.job = background.Job(partial(plan, one, axis, call, operands), f"a range of {operands.text()}")
+            one.met = 0
+            if isinstance(made, str) or not made.program.is_direct or autotune.HERE.level() == "measure":
+                return made
+            a, b, c = (v._replace(operand=v.operand._replace(thing=None, host=None)) for v in (a, b, c))
+            work = partial(plan, one, axis, OnDevice(made, a, b, c, how), operands._replace(a=a, b=b, c=c))
+            one.job = background.Job(work, f"a range of {operands.text()}")
             background.HERE.begin(one.job, background.LATER)
             break
     return made
