@@ -78,7 +78,7 @@ def shares(desc: GemmDesc, config: Any) -> bool:
     if config.is_alone or not stages:
         return False
     alone = replace(config, STAGES=stages)
-    return cost.fits(alone, block_count(desc, alone) * alone.SLICES * alone.k_parts, UNITS)
+    return block_count(desc, alone) * alone.SLICES * alone.k_parts <= cost.blocks_at_once(alone, UNITS)
 
 
 def of_check(record: dict[str, Any], kernels: Collection[str] = WEIGHED) -> list[Sample]:

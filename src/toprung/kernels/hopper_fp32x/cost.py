@@ -83,10 +83,11 @@ def places(units: int) -> dict[int, int]:
     return {n: int(units * share) // n * n for n, share in CLUSTERED.items()}
 
 
-def fits(config: Fp32xConfig, blocks: int, units: int) -> bool:
-    """Return True if ``blocks`` blocks run at once, each cluster in a GPC."""
-    room = places(units)[config.SLICES] * config.resident
-    return blocks <= room and (units >= LARGE or config.SLICES <= GPC * config.resident)
+@functools.cache
+def blocks_at_once(config: Fp32xConfig, units: int) -> int:
+    """Return the number of blocks that run at once, each cluster in a GPC; 0 if none can. Cached: selection asks often."""
+    within = units >= LARGE or config.SLICES <= GPC * config.resident
+    return places(units)[config.SLICES] * config.resident if within else 0
 
 
 def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
@@ -189,11 +190,11 @@ def in_slices(desc: GemmDesc, units: int) -> Rows:
     for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
         for one, long in clusters:
             blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-            room = fits(one, blocks, units)
-            block = long if room and long and fits(long, blocks, units) else one
-            if (room and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
+            fits = blocks <= blocks_at_once(one, units)
+            block = long if fits and long and blocks <= blocks_at_once(long, units) else one
+            if (fits and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
                 found.append((block, 1))
-            if not room:  # nor for larger clusters
+            if not fits:  # nor for larger clusters
                 break
     return found
 
@@ -285,7 +286,7 @@ def presplit_rows(desc: GemmDesc, units: int) -> Rows:
         return found
     for one, _ in itertools.chain(*in_clusters(ONE, *CLUSTERS[:4])):
         blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-        if one.SLICES == 1 or (fits(one, blocks, units) and p.least_slice * one.SLICES <= desc.K):
+        if one.SLICES == 1 or (blocks <= blocks_at_once(one, units) and p.least_slice * one.SLICES <= desc.K):
             found.append((one, 1))
     return found
 
