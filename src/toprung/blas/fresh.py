@@ -98,7 +98,7 @@ def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How,
     for axis in AXES:
         if size := operands.size(axis):
             shared = a.operand.adapter, operands.kin(axis)
-            kin[axis] = one = calls.kin[shared] or Kin()
+            kin[axis] = one = calls.kin[shared] or calls.kin[words.get(axis)] or Kin()  # one may be dropped before the other
             for name in (shared, words.get(axis, shared)):
                 if calls.kin[name] is not one:
                     calls.kin.keep(name, one)
