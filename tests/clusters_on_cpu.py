@@ -26,7 +26,7 @@ def folder_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 def worst(
     folder: Folder, family: KernelFamily, config_for: Callable[[GemmDesc], TileConfig], sizes: tuple[int, int, int],
-    trans: str = "NN", batch: int = 1, pad: int = 0, beta: float = 0.0,
+    trans: str = "NN", batch: int = 1, pad: int = 0, beta: float = 0.0, beta_zero: bool | None = None,
 ) -> float:  # fmt: skip
     """Return the largest error of a product in units of the bound; NaN counts as infinite. Nothing outside C may change."""
     M, N, K = sizes
@@ -48,7 +48,9 @@ def worst(
     lda, ldb, ldc = (x.shape[2] for x in (a, b, c))
     strides = {"stride_a": a[0].size, "stride_b": b[0].size, "stride_c": c[0].size} if batch > 1 else {}
     align = {"align_a": 4, "align_b": 4, "align_c": 4}
-    desc = GemmDesc(M, N, K, batch, *turned, lda, ldb, ldc, **strides, **align)
+    desc = GemmDesc(
+        M, N, K, batch, *turned, lda, ldb, ldc, **strides, **align, beta_zero=beta == 0 if beta_zero is None else beta_zero
+    )
     run = family.compile(folder, desc, config_for(desc)).starter()  # type: ignore[arg-type]
     run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, 1.5, beta)
     assert np.isnan(c[:, :, N:]).all(), "written outside"

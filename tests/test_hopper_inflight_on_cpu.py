@@ -78,7 +78,7 @@ class Product:
         how = {"align_a": align, "align_b": align, "align_c": align}
         lds = a.shape[2], b.shape[2], c.shape[2]
         strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
-        desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how)
+        desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how, beta_zero=beta == 0)
         session: Any = folder
         made = Fp32xLaunches(session, desc, config)
         made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)

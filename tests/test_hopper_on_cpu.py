@@ -48,12 +48,12 @@ class Operands:
         shapes = (few_a, M, K), (few_b, K, N), (max(few_a, few_b), M, N)
         return Operands(*(rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes), turned)
 
-    def call(self) -> GemmDesc:
+    def call(self, beta_zero: bool = True) -> GemmDesc:
         (few_a, M, K), (few_b, _, N), (batch, _, _) = (x.shape for x in (self.a, self.b, self.c))
         a, b, p = self.turned[0] == "T", self.turned[1] == "T", self.padding
         lda, ldb, ldc = (M if a else K) + p, (K if b else N) + p, N + p
         strides = (K if a else M) * lda if few_a > 1 else 0, (N if b else K) * ldb if few_b > 1 else 0, M * ldc
-        return aligned(M, N, K, batch, a, b, lda, ldb, ldc, *strides)
+        return aligned(M, N, K, batch, a, b, lda, ldb, ldc, *strides, beta_zero=beta_zero)
 
     def laid(self, x: Any, turn: bool) -> Any:
         x = np.ascontiguousarray(x.transpose(0, 2, 1)) if turn else x
@@ -88,7 +88,7 @@ def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
 )
 def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(70, 50, 200, turned=turned)
-    plan = Fp32xLaunches(folder, one.call(), replace(SMALL, k_parts=slices))
+    plan = Fp32xLaunches(folder, one.call(beta_zero=False), replace(SMALL, k_parts=slices))
     found = one.run(plan, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0)) and not counted(plan)
     assert np.array_equal(found, one.run(plan, 0.5, 2.0)), "other bits the second time"
@@ -148,9 +148,10 @@ def test_rows_of_c_begin_anywhere(folder: Any, variant: Fp32xConfig, padding: in
     """C on 4, 8 and 16 bytes, read and not, ends inside a tile and inside the 16 columns that are turned at a time."""
     for M, N in ((70, 50), (130, 77), (64, 96)):
         one = dataclasses.replace(Operands.of(M, N, 100, 2, 1), padding=padding)
-        plan = Fp32xLaunches(folder, one.call(), variant)
-        for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
-            assert close(one.run(plan, alpha, beta), one.reference(alpha, beta)) and not counted(plan)
+        for beta_zero in (True, False):  # each kernel reads β itself
+            plan = Fp32xLaunches(folder, one.call(beta_zero), variant)
+            for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
+                assert close(one.run(plan, alpha, beta), one.reference(alpha, beta)) and not counted(plan)
 
 
 @pytest.mark.slow

@@ -66,7 +66,8 @@ class Presplit(Product):
         lds = a.shape[2], b.shape[2], c.shape[2]
         strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
         desc = aligned(
-            M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, type_a=self.type_a
+            M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, beta_zero=beta == 0,
+            type_a=self.type_a,
         )  # fmt: skip
         made = Fp32xLaunches(folder, desc, config, is_one=self.is_one)
         plain = dataclasses.replace(desc, type_a="float32")

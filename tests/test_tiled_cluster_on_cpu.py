@@ -80,6 +80,11 @@ def test_products(
     assert worst(folder, tile, slices, sizes, trans, pad=pad, beta=beta) < 1
 
 
+def test_each_text_reads_beta(folder: Folder) -> None:
+    assert worst(folder, SMALL, 4, (50, 45, 300), beta_zero=False) < 1, "what is not C was read"
+    assert worst(folder, SMALL, 4, (50, 45, 300), beta=0.5, beta_zero=True) < 1
+
+
 def test_batches(folder: Folder) -> None:
     assert worst(folder, SMALL, 4, (40, 33, 250), "TN", batch=3, beta=0.25) < 1
 

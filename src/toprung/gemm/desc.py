@@ -108,7 +108,7 @@ class GemmDesc:
     lda, ldb, ldc : number of elements from one stored row to the next; 0 for rows without a gap
     stride_a, stride_b, stride_c : number of elements from one matrix of the batch to the next; 0 for an A or B that all share
     align_a, align_b, align_c : floats to which the operand's first element is aligned: 1, 2 or 4
-    beta_zero : True if β will be 0; a hint for selection: kernels read β itself
+    beta_zero : True if β will be 0; a hint for the selection and the kernel, which reads β itself
     type_a, type_b : types of A's and B's elements, of ``ELEMENT_BYTES``
 
     Raises

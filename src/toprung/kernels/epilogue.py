@@ -21,8 +21,8 @@ def defines(epilogue: Epilogue | None) -> dict[str, int]:
     return {"EPILOGUE": 2 if one_row else 1, "ACTIVATION": ACTIVATIONS.get(epilogue.activation, 0)}
 
 
-def arguments(epilogue: Epilogue | None, plus: int = 0) -> tuple[Argument, ...]:
+def arguments(epilogue: Epilogue | None, plus: int = 0, slot: int = plan.ADDEND) -> tuple[Argument, ...]:
     """Return the arguments behind β: D's address, ``plus`` bytes on, and its strides; a kernel without an epilogue takes none."""
     if epilogue is None:
         return ()
-    return Address(plan.ADDEND, plus), *map(np.int64, (epilogue.down, epilogue.on, epilogue.stride))
+    return Address(slot, plus), *map(np.int64, (epilogue.down, epilogue.on, epilogue.stride))

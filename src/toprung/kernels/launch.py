@@ -94,6 +94,17 @@ def memory(slot: int) -> tuple[Argument, Argument]:
     return Handle(slot), First(slot)
 
 
+@functools.cache
+def reading(record: LibraryKernel) -> LibraryKernel:
+    """Return the record of a block kernel that reads C ahead of its stores, see ``include/block.cl``."""
+    return replace(record, defines={**record.defines, "READS_C": 1})
+
+
+def block_record(session: Session, desc: GemmDesc, record: LibraryKernel) -> LibraryKernel:
+    """Return the record of a block kernel for a product, ``reading`` where a GPU reads C; a CPU gains nothing."""
+    return record if desc.beta_zero or session.device.kind == "cpu" else reading(record)
+
+
 def direct(
     session: Session, record: LibraryKernel, config: TileConfig, groups: tuple[int, ...], size: tuple[int, ...],
     fixed: Sequence[np.generic], operands: tuple[int, int] = (A, B),

@@ -9,6 +9,7 @@ import numpy as np
 
 from toprung.backends.base import Session
 from toprung.backends.plan import (
+    ADDEND,
     ALPHA,
     BETA,
     FLAGS,
@@ -92,10 +93,14 @@ class Fp32xLaunches(Launches):
     def __init__(
         self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue | None = None, is_one: bool = True
     ) -> None:
-        self.session, self.call, self.epilogue = session, desc, epilogue
+        self.session, self.call = session, desc
         self.config = with_parts(config, trimmed(desc.K, config.k_parts))
+        self.epilogue, self._addend = epilogue, ADDEND
+        if epilogue is None and not desc.beta_zero and self.config.k_parts == 1:
+            # C is D: kernels with an epilogue read it before their first store, behind which each load would wait for memory
+            self.epilogue, self._addend = Epilogue(True, desc.ldc, 1, desc.stride_c), C
         self._count = Counter(session)
-        self._product = kernel_of(session, source_of(desc, self.config, epilogue))
+        self._product = kernel_of(session, source_of(desc, self.config, self.epilogue))
         super().__init__(session, self._plan(False, is_one and desc.trans_b), self._count.read)
         if config.split == ONE or (config.split == BOTH and not (desc.batch > 1 and desc.stride_b)):
             self.packed = functools.partial(self._plan, True, False)
@@ -121,7 +126,7 @@ class Fp32xLaunches(Launches):
             cluster = spread(depth, (both and desc.trans_a) or not desc.trans_b)
             launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, cluster, parts))
 
-        last = epilogues.arguments(self.epilogue)
+        last = epilogues.arguments(self.epilogue, slot=self._addend)
         to: tuple[Argument, ...] = (Address(C), ALPHA, BETA, *last)
         adding = []
         if parts > 1:

@@ -75,6 +75,12 @@
 #endif
 #define ALL (DM * DN)
 
+// 1: beta is not 0, and a work-item reads up to VM rows of C before it writes the first of them: behind a store, which might have
+// changed it, each load would wait for memory. With beta = 0 the registers for that cost up to 3 %.
+#ifndef READS_C
+#define READS_C 0
+#endif
+
 // Access i of a work-item to a tile: its k and its place along M or N, how many offsets there are for all accesses (FA, FB), and the
 // place in memory of access i by them. Along K a work-item fetches 4 elements side by side, in one access or several with one
 // offset; along M or N accesses that are whole rows of the tile apart share one, too. The fewer offsets, the more registers for the

@@ -20,7 +20,7 @@ from toprung.kernels import blocks, cost_model
 from toprung.kernels.base import MOST, Axes, Launches, Point, TileConfig
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, Block, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import in_chains, memory, uints
+from toprung.kernels.launch import block_record, in_chains, memory, uints
 from toprung.kernels.record import LibraryKernel, RecordFamily, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
@@ -141,8 +141,9 @@ def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
     tile, options = config.tile, dict(config.options)
     todo = listed(desc, config, session.device.compute_units)
     groups = uploaded(todo.groups, session)
+    kernel = loaded(session, block_record(session, desc, RECORD), tile, config.options)
     main = KernelLaunch(
-        "multiply", loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,),
+        "multiply", kernel, (len(todo.groups),), (tile.work_items,),
         (
             *memory(A), *memory(B), *memory(C), ALPHA, BETA, groups, Handle(WORKSPACE) if todo.parts else groups,
             *uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),

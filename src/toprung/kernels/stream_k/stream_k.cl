@@ -127,7 +127,15 @@ stream_k(__global const float *A, const ulong offset_a, __global const float *B,
     }
 
     END_LAST_CHAIN
+    VECTOR(VC) there[VM][TN / VC];
     UNROLL for (int i = 0; i < TM; ++i) {
+        if (READS_C && i % VM == 0 && old != 0.0f) UNROLL for (int r = i; r < i + VM; ++r) {
+                const uint m = tm + r / VM * SM + r % VM;
+                if (m0 + m < M) UNROLL for (int j = 0; j < TN / VC; ++j) {
+                        const uint n = tn + j * VC / VEC * SN + j * VC % VEC;
+                        if (n0 + n < N) there[r % VM][j] = GLOBAL_V(VC, &C[(index_t)m * ldc + n]);
+                    }
+            }
         const uint m = tm + i / VM * SM + i % VM;
         if (m0 + m < M) {
             UNROLL for (int j = 0; j < TN / VC; ++j) {
@@ -137,7 +145,8 @@ stream_k(__global const float *A, const ulong offset_a, __global const float *B,
                     const index_t c = (index_t)m * ldc + n;
                     VECTOR(VC) result = ZERO(VC);
                     for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
-                    if (old != 0.0f) result = MULTIPLY_ADD(VC, old, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
+                    if (old != 0.0f) // beta = 0 never reads C
+                        result = MULTIPLY_ADD(VC, old, READS_C ? there[i % VM][j] : GLOBAL_V(VC, &C[c]), result);
                     GLOBAL_V(VC, &C[c]) = result;
                 }
             }

@@ -19,7 +19,7 @@ from toprung.kernels.base import MOST, TEST_EDGE, TEST_SLICES, Axes, Launches, P
 from toprung.kernels.blocks import Block, block_like, fitted, split_k_factors, tile_grid
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, summed, uints
+from toprung.kernels.launch import MOST_GROUPS, block_record, chain_lengths, direct, in_chains, longs, summed, uints
 from toprung.kernels.record import RecordFamily
 from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
@@ -178,7 +178,8 @@ def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
         raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
     fixed = arguments(desc, tile, slices, ldc, stride_c, stride_slice)
 
-    whole = direct(session, RECORD, config, (tiles_m * tiles_n * min(at_once, desc.batch), slices), (tile.work_items,), fixed)
+    record = RECORD if slices > 1 else block_record(session, desc, RECORD)
+    whole = direct(session, record, config, (tiles_m * tiles_n * min(at_once, desc.batch), slices), (tile.work_items,), fixed)
     if desc.batch <= at_once:
         return summed(session, desc, slices, whole)
     parts = []

@@ -171,13 +171,19 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
         UNROLL for (int j = 0; j < TN / VEC; ++j) {
             LOCAL_V(VEC, PLACE(mine + lane * VEC)) = alpha * whole[i][j];
             LANES_MEET; // their pieces are LM rows of SN floats now
+            VECTOR(VC) old[VEC / VC];
+            if (READS_C && beta != 0.0f) UNROLL for (int f = 0; f < VEC / VC; ++f) {
+                    const int at = (f * (LM * LN) + lane) * VC;
+                    const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
+                    if (m < M && n < N) old[f] = GLOBAL_V(VC, &C[(index_t)m * ldc + n]);
+                }
             UNROLL for (int f = 0; f < VEC / VC; ++f) {
                 const int at = (f * (LM * LN) + lane) * VC;
                 const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
                 if (m < M && n < N) {
                     const index_t c = (index_t)m * ldc + n;
                     VECTOR(VC) result = LOCAL_V(VC, PLACE(mine + at));
-                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result);
+                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, READS_C ? old[f] : GLOBAL_V(VC, &C[c]), result);
                     GLOBAL_V(VC, &C[c]) = result;
                 }
             }
@@ -185,7 +191,15 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
         }
     }
 #else
+    VECTOR(VC) old[VM][TN / VC];
     UNROLL for (int i = 0; i < TM; ++i) {
+        if (READS_C && i % VM == 0 && beta != 0.0f) UNROLL for (int r = i; r < i + VM; ++r) {
+                const uint m = m0 + tm + r / VM * SM + r % VM;
+                if (WRITES(r) && m < M) UNROLL for (int j = 0; j < TN / VC; ++j) {
+                        const uint n = n0 + tn + j * VC / VEC * SN + j * VC % VEC;
+                        if (n < N) old[r % VM][j] = GLOBAL_V(VC, &C[(index_t)m * ldc + n]);
+                    }
+            }
         const uint m = m0 + tm + i / VM * SM + i % VM;
         if (/*!rows-of-block*/WRITES(i) && m < M) {
             UNROLL for (int j = 0; j < TN / VC; ++j) {
@@ -195,7 +209,8 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
                     const index_t c = (index_t)m * ldc + n;
                     VECTOR(VC) result = ZERO(VC);
                     for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
-                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
+                    if (beta != 0.0f) // beta = 0 never reads C
+                        result = MULTIPLY_ADD(VC, beta, READS_C ? old[i % VM][j] : GLOBAL_V(VC, &C[c]), result);
                     GLOBAL_V(VC, &C[c]) = result;
                 }
             }

@@ -20,7 +20,7 @@ from toprung.kernels.base import MOST, TEST_EDGE, Axes, Launches, Point, TileCon
 from toprung.kernels.blocks import BLOCKS, cluster_bytes, tile_grid
 from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.cost_model import block_count
-from toprung.kernels.launch import MOST_GROUPS, direct
+from toprung.kernels.launch import MOST_GROUPS, block_record, direct
 from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.split_k import adapted_slices, are_deep, whole_slices, with_slices
 from toprung.kernels.tiled.family import all_configured, arguments, configured, is_regrouped
@@ -95,7 +95,8 @@ class TiledCluster(RecordFamily[TileConfig]):
         if groups > MOST_GROUPS:
             raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
         fixed = arguments(desc, tile, slices, desc.ldc, desc.stride_c, 0)  # slices lie in no memory: no stride between them
-        return Launches(session, Plan([direct(session, self.record(config), config, (groups, slices), (tile.work_items,), fixed)]))
+        record = block_record(session, desc, self.record(config))
+        return Launches(session, Plan([direct(session, record, config, (groups, slices), (tile.work_items,), fixed)]))
 
     def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> TileConfig | str:
         tile = config.tile
