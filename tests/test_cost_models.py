@@ -49,7 +49,7 @@ DESCS = [
 ]  # fmt: skip
 
 FASTER = {
-    "HZ", "EFFICIENCY", "RATES", "alone", "memory", "cache", "slices", "layouts", "cached", "hidden", "operand",
+    "at_once", "HZ", "EFFICIENCY", "RATES", "alone", "memory", "cache", "slices", "layouts", "cached", "hidden", "operand",
 }  # fmt: skip
 """Constants of which more means less time, besides those that are called a rate: rates, shares of a GPU that work, what hides."""
 SHAPES = {"piece", "sharp"}

@@ -203,7 +203,8 @@ def launch_cycles(
     parts = (4 * made) * slices
     moving = (2 * parts + (4 if desc.beta_zero else 8) * made) / xp.where(parts <= CACHED, p.slices, p.memory)
     rounds = (p.adding * made / wide / (units * THREADS)) * xp.where(slices > FEW_PARTS, ADDERS, 1)
-    return total + split * (p.second + _funnel(xp, moving, rounds))
+    waiting = p.turn * xp.max(slices / ADDERS - p.at_once, 0.0)
+    return total + split * (p.second + waiting + _funnel(xp, moving, rounds))
 
 
 def block_count(desc: Desc, block: Any) -> int:
