@@ -134,6 +134,21 @@ def ranges_of_an_earlier_process_are_read_from_disk() -> None:
     for size in (first.first, first.last, 601):
         assert frames(lambda size=size: make(size)) == [] and lines() == of_python(again, size)  # type: ignore[misc]
 
+    BEHIND.clear()
+    prepared(make, 600, 610, 620)
+    BEHIND[:] = BEHIND[-2:]
+    for job in BEHIND:
+        job.work()
+    whole = sorted(one[1:3] for one in next(iter(products.now.kin.values())).ranges)  # type: ignore[union-attr]
+    BEHIND.clear()
+    asked.clear()
+    prepared(make, 600, 610, 620, kept=True)
+    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
+    known = sorted(one[1:3] for one in kin.ranges if one.native.verdict != bridge.UNKNOWN)
+    assert not asked and len(known) > 3 and set(known) <= set(whole)
+    for size in random.Random(3).sample(range(300, 1000), 40):  # each as if it had been found in this process
+        assert frames(lambda size=size: make(size)) == [] and lines() == of_python(kin.find(size), size)  # type: ignore[misc]
+
     def is_asked_again(kept: bool = True, **more: Any) -> bool:
         asked.clear()
         assert prepared(make, 600, 610, 620, kept=kept, **more)

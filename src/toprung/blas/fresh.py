@@ -123,7 +123,7 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
     """Find the range of a call, if there is one; runs in the background, where nothing may raise."""
     session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
     with suppress(Exception):  # on an error products are selected as before
-        for found in remembered.found(session.device, operands, axis, "", True):
+        for found in remembered.found(session.device, operands, axis, "", True)[:1]:
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
                 one.ranges.append(Range.of(call, operands, ours, found.words, axis, found.made))

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,9 @@ PACKAGE = Path(__file__).parents[1]
 def found(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
-    Where there is no worker this process looks itself, but not at each size of a range (``exact``): that holds the GIL for seconds.
+    What was found for the product is the first of the tuple. From disk come all ranges along the axis that like products have, each
+    with the words of its greatest size. Where there is no worker this process looks itself, but not at each size of a range
+    (``exact``): that holds the GIL for seconds.
     """
     ask = background.HERE.apart if exact else background.HERE.ask
     # sources of families that a user brings may change without a change here
@@ -38,13 +41,15 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
         return ask(around, device, operands, axis, theirs, exact) or ()
     folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  # a Path for each takes longer, with the GIL
-    for name in names:
+    spans = {name: tuple(map(int, name.split("-"))) for name in names if re.fullmatch("[0-9]+-[0-9]+", name)}
+    here, others = list[Around](), list[Around]()
+    for name, (first, last) in spans.items() if any(one[0] <= size <= one[1] for one in spans.values()) else ():
         with suppress(Exception):  # a damaged file, or one that is being written
-            first, last = map(int, name.split("-"))
-            if first <= size <= last:
-                one = pickle.loads((folder / name).read_bytes())
-                return (one._replace(words=one.made.at(size)),)
-    return ask(_find, folder, device, operands, axis, theirs, exact) or ()
+            one = pickle.loads((folder / name).read_bytes())
+            inside = first <= size <= last
+            (here if inside else others).append(one._replace(words=one.made.at(size if inside else last)))
+            background.breathe()
+    return (*here, *others) if here else ask(_find, folder, device, operands, axis, theirs, exact) or ()
 
 
 def _find(folder: Path, *product: Any) -> tuple[Around, ...]:

@@ -216,7 +216,7 @@ class Products(CountedProducts[Entry]):
         """
         operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
-        own, like = operands.size(kin.axis), operands.kin(kin.axis)
+        own = operands.size(kin.axis)
         with _building:
             if not step and self.within(entry):
                 return self.cover(kin)
@@ -224,7 +224,8 @@ class Products(CountedProducts[Entry]):
                 size = known.last + 1 if step > 0 else known.first - 1
         # look ahead at smaller sizes that are worth a kernel, and at larger ones up to the next power of two
         least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
-        if step and (not self.kin or not max(least, 2) <= size <= 1 << (own - 1).bit_length()):
+        low, high = max(least, 2), 1 << (own - 1).bit_length()
+        if step and (not self.kin or not low <= size <= high):
             return
         there = operands.at(kin.axis, size) if step else operands
         if not step and autotune.HERE.level() == "measure":  # the range follows what has been measured
@@ -232,19 +233,36 @@ class Products(CountedProducts[Entry]):
         try:
             session = session_at(there.a.operand.home, there.a.operand.queue)
             found = _around(session, there, kin.axis, settings)
-            made = kin.around(entry, there, session, *found)
+            made = kin.around(entry, there, session, *found[:1])
         except Exception as error:
             if step:  # the first product of that size reports the error
                 return
             _failed(entry, error)
-            made = kin.around(entry, there)
+            made, found = kin.around(entry, there), ()
         background.breathe()
         unknown = made.native.verdict == bridge.UNKNOWN
         if unknown and step:  # the next tile's sizes may have a range
             block = (size - 1) // NARROWEST * NARROWEST
             self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
             return
-        with _building:  # a product that is decided, or whose job has begun, stays as it is: its bits change once
+        self._adopt(entry, kin, made)
+        for other in found[1:]:  # from disk: a program that starts again has them at once
+            if other.made is not None and other.made.first <= high and low <= other.made.last and not kin.find(other.made.last):
+                background.breathe()
+                with contextlib.suppress(Exception):  # the first product of that size reports the error
+                    self._adopt(entry, kin, kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
+        if not step and not self.within(entry):
+            _prepare(entry, settings)
+        background.breathe()
+        self.cover(kin)
+        for way in (step,) if step else () if unknown else (1, -1):
+            self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
+
+    def _adopt(self, entry: Entry, kin: ranges.Kin, made: ranges.Range) -> None:
+        """Add a range to its kin; what is decided already, or whose job has begun, stays as it is: its bits change once."""
+        assert entry.operands is not None
+        like = entry.operands.kin(kin.axis)
+        with _building:
             for one in self.entries.every():  # there may be thousands, so the slowest test comes last
                 decided = one.call is not None or (one.job is not None and one.job.begun)
                 if one is entry or one.op != entry.op or one.operands is None or not decided:
@@ -253,12 +271,6 @@ class Products(CountedProducts[Entry]):
                 if made.first <= size <= made.last and not kin.find(size) and one.operands.kin(kin.axis) == like:
                     kin.ranges.append(kin.around(one, one.operands))
             kin.ranges.append(made)
-        if not step and not self.within(entry):
-            _prepare(entry, settings)
-        background.breathe()
-        self.cover(kin)
-        for way in (step,) if step else () if unknown else (1, -1):
-            self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
 
     def _after(self, entry: Entry, size: int, step: int) -> None:
         """Look for the range of another size than an entry's in the background, after more urgent work."""
