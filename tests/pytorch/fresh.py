@@ -20,6 +20,7 @@ from stand_in import log
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.blas import background, calls, fresh, remembered, routines
+from toprung.blas.operands import View
 from toprung.blas.product import OnDevice
 from toprung.errors import LaunchError
 from toprung.execute.executor import executor_of
@@ -33,12 +34,12 @@ type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assi
 OnDevice.run = lambda *arguments: None  # type: ignore[method-assign,assignment]  # Python's own launches are of no interest
 KEPT = tempfile.TemporaryDirectory()
 remembered.cache_dir = lambda: Path(KEPT.name)
-DECIDED: list[tuple[int, ...]] = []
+DECIDED: list[OnDevice] = []
 
 
-def counted(alpha: float, a: Any, *more: Any) -> OnDevice:
-    DECIDED.append(a.shape)
-    return decided(alpha, a, *more)
+def counted(*product: Any) -> OnDevice:
+    DECIDED.append(decided(*product))
+    return DECIDED[-1]
 
 
 routines.decided = counted  # type: ignore[assignment]
@@ -129,6 +130,30 @@ def depth_batches_and_given_results_have_ranges_too() -> None:
             # real kernels have other arguments than the stand-in's
             assert [a.split(" | ")[0] for a in lines()] == [a.split(" | ")[0] for a in plan_of(found, size)], name
         assert DECIDED == []
+
+
+def a_batch_of_one_is_in_no_range_of_whole_batches() -> None:
+    batch = torch.rand(640, 64, 64)
+    (found,) = ranges_of(lambda n: toprung.matmul(batch[:n], batch[:n], own=True), 600, 610, 620)
+    assert found.made.first <= 630 <= found.made.last
+    DECIDED.clear()
+    toprung.matmul(batch[:630], batch[:1], own=True)
+    assert [call.executable.program.descs[0].stride_b for call in DECIDED] == [0]
+
+
+def host_tensors_are_never_started_by_the_range_of_their_copies() -> None:
+    """C++ has a key of theirs, too, once it knows PyTorch; a kernel would be given the host's addresses."""
+
+    def copied(alpha: float, a: View, b: View, *more: Any) -> OnDevice:
+        return counted(alpha, *(one._replace(operand=one.operand._replace(thing=None)) for one in (a, b)), *more)
+
+    routines.decided = copied  # type: ignore[assignment]
+    (found,) = ranges_of(rows, 600, 610, 620)
+    DECIDED.clear()
+    rows(630)
+    assert found.made.first <= 630 <= found.made.last and len(DECIDED) == 1
+    assert DECIDED[0].executable.plan.words is not None, "the range has the copies' plan, at least"
+    routines.decided = counted  # type: ignore[assignment]
 
 
 def a_size_inside_a_range_is_not_launched_by_the_plan_of_another() -> None:

@@ -71,7 +71,9 @@ def kindred(key: Hashable) -> Iterator[tuple[int, int, tuple[int, ...]]]:
                 made[place + 1] = -1  # it follows from the others
             if moving is not None and dims + moving >= 0:
                 at = place + 2 * (dims + moving)
-                made[at], size = -1, size or words[at]
+                size = size or words[at]
+                if words[at] == size:  # a batch of one is shared by all, and stays one
+                    made[at] = -1
         if size > 1:
             yield axis, size, (axis, *made)
 
@@ -94,7 +96,8 @@ def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How,
     if native_plan.entry() is None:
         return make()
     operands, kin = Operands(a, b, c, 0.0, None, "", how), dict[int, Kin]()
-    words = {axis: words for axis, _, words in kindred(key)}
+    # a panel of host arrays, which has no thing, is not what the call's key says: C++ would start a kernel on the host's addresses
+    words = {axis: words for axis, _, words in kindred(key)} if a.operand.thing is not None else {}
     for axis in AXES:
         if size := operands.size(axis):
             shared = a.operand.adapter, operands.kin(axis)

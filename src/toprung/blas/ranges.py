@@ -75,7 +75,8 @@ class Operands(NamedTuple):
 
     def size(self, axis: int) -> int:
         """Return the size along an axis; 0 if there can be no range along it."""
-        if axis == BATCH and len(self.b.shape) < 3:
+        dims = len(self.a.shape), len(self.b.shape)
+        if max(dims) > 3 or (axis == BATCH and dims != (3, 3)):
             return 0
         size = self.a.shape[(-2, -1, 0)[axis]]
         return size if size > 1 else 0
