@@ -91,7 +91,8 @@ def find(key: Hashable, a: Any) -> bool:
 def executable(key: Hashable, session: Any, a: View, b: View, c: View, how: How, make: Callable[[], Any]) -> Any:
     """Return the executable of a product: its range's if its size is in one, else what ``make`` selects.
 
-    After ``FRESH`` sizes outside of ranges, one is planned in the background. ``key``: the call's, whose kin ``find`` knows then.
+    After ``FRESH`` sizes outside of ranges, one is planned in the background. ``key``: the call's; if C++ made it, ``find`` knows
+    the ranges of such calls from then on.
     """
     if native_plan.entry() is None:
         return make()
@@ -126,7 +127,7 @@ def plan(one: Kin, axis: int, call: OnDevice, operands: Operands) -> None:
     """Find the range of a call, if there is one; runs in the background, where nothing may raise."""
     session, (selection,) = cast(Any, call.executable.session), call.executable.selections.values()
     with suppress(Exception):  # on an error products are selected as before
-        for found in remembered.found(session.device, operands, axis, "", True)[:1]:
+        for found in remembered.found(session.device, operands, axis, "", True):
             if found.made is not None and found.selection.candidate == selection.candidate and selection.unproven is None:
                 ours = words_of(session, call.executable.plan, operands)
                 one.ranges.append(Range.of(call, operands, ours, found.words, axis, found.made))

@@ -31,9 +31,9 @@ PACKAGE = Path(__file__).parents[1]
 def found(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
-    What was found for the product is the first of the tuple. From disk come all ranges along the axis that like products have, each
-    with the words of its greatest size. Where there is no worker this process looks itself, but not at each size of a range
-    (``exact``): that holds the GIL for seconds.
+    The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
+    size, but not for ``exact``, whose caller has no use for them. Where there is no worker this process looks itself, but not at
+    each size of a range (``exact``): that holds the GIL for seconds.
     """
     ask = background.HERE.apart if exact else background.HERE.ask
     # sources of families that a user brings may change without a change here
@@ -42,12 +42,12 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
     folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  # a Path for each takes longer, with the GIL
     spans = {name: tuple(map(int, name.split("-"))) for name in names if re.fullmatch("[0-9]+-[0-9]+", name)}
+    own = {name for name, (first, last) in spans.items() if first <= size <= last}
     here, others = list[Around](), list[Around]()
-    for name, (first, last) in spans.items() if any(one[0] <= size <= one[1] for one in spans.values()) else ():
+    for name in own if exact or not own else spans:
         with suppress(Exception):  # a damaged file, or one that is being written
             one = pickle.loads((folder / name).read_bytes())
-            inside = first <= size <= last
-            (here if inside else others).append(one._replace(words=one.made.at(size if inside else last)))
+            (here if name in own else others).append(one._replace(words=one.made.at(size if name in own else spans[name][1])))
             background.breathe()
     return (*here, *others) if here else ask(_find, folder, device, operands, axis, theirs, exact) or ()
 

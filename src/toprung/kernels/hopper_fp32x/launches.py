@@ -99,7 +99,7 @@ class Fp32xLaunches(Launches):
         reads = not desc.beta_zero and self.config.k_parts == 1
         if epilogue is None and reads and (config.split == BOTH or desc.widths[2] == 4):
             # C is D: kernels with an epilogue read it before their first store, behind which each load would wait for memory.
-            # In flight only where four results are stored at a time: a product whose C begins anywhere took 1.14 times as long.
+            # In flight only where four results are stored at a time: a product whose C begins anywhere takes longer.
             self.epilogue, self._addend = Epilogue(True, desc.ldc, 1, desc.stride_c), C
         self._count = Counter(session)
         self._product = kernel_of(session, source_of(desc, self.config, self.epilogue))

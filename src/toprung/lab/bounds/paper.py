@@ -137,7 +137,7 @@ class Condition:
 class Analysis:
     """The paper's twelve lines for one architecture and plan.
 
-    ``throughput``: measured issue rate of the mix of FFMA and LDS over the nominal one; 1 where nobody measured it.
+    ``throughput``: measured issue rate of the mix of FFMA and LDS, divided by the nominal rate; 1 if it was not measured.
     """
 
     of: Architecture
