@@ -6,15 +6,17 @@ Ctrl-C ends the wait for a device, even for a kernel that never ends. Python's e
 from __future__ import annotations
 
 import atexit
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toprung.errors import NotReady
 from toprung.forks import in_child
+
+if TYPE_CHECKING:
+    import subprocess
 
 GRACE = 1.0
 """Seconds after Ctrl-C that a device may still take to end what it is doing."""
@@ -41,6 +43,8 @@ def finished(words: Sequence[str], advice: str, limit: float | None = None) -> s
     NotReady
         it did not end in time and was killed; the text ends with ``advice``
     """
+    import subprocess  # takes longer to import than most of toprung, and few programs start another
+
     limit = LIMIT if limit is None else limit
     try:
         return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, check=False)
