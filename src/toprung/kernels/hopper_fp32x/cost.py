@@ -91,8 +91,8 @@ def blocks_at_once(config: Fp32xConfig, units: int) -> int:
 
 
 def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
-    """Return the seconds of reading one column of a C tile where β is not 0; twice as many without accesses of two floats."""
-    return cost_model.fetch_time(desc, p) * (2 if desc.widths[2] == 1 else 1)
+    """Return the seconds of reading one column of a C tile where β is not 0, by accesses of four floats; narrower ones take longer."""
+    return cost_model.fetch_time(desc, p) * (4 // desc.widths[2])
 
 
 # both operands split beforehand
