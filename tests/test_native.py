@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import driver
 from arrays import entry
 from conftest import require
-from toprung.backends import cxx, native_plan, waiting
+from toprung.backends import cuda, cxx, native_plan, waiting
 from toprung.errors import MissingExtra, NotReady
 from toprung.lab.harness import environment
 from toprung.lab.sass import machine_code
@@ -81,10 +82,17 @@ def test_threads_that_launch_one_plan_take_nothing_of_each_other(
     for line in log.read_text().splitlines():
         head, of_a, c, alpha, flags_at, fixed, group = line.split(" | ")
         thread = int(c, 16) >> 16
-        assert head == f"launch kernel 00000000 grid 2,1,1 block 32,1,1 shared 0 {thread << 32:x} attribute 6=1"
+        stream = "legacy" if thread % 2 else f"{thread << 32:x}"  # the stand-in's name for 2, too
+        assert head == f"launch kernel 00000000 grid 2,1,1 block 32,1,1 shared 0 {stream} attribute 6=1"
         assert of_a.split()[0] == c and of_a.split()[1:4] == ["20", "40", "80"]
         number = struct.unpack("<f", int(alpha, 16).to_bytes(4, "little"))
         assert (number, flags_at, fixed) == ((float(thread),), f"{thread << 8:x}", "7")
         assert group.split() == ["9", f"{int(c, 16) + 5:x}"]
         counts[thread] += 1
     assert counts == dict.fromkeys(range(1, 9), 250)
+
+
+def test_the_default_stream_of_each_thread_has_a_number_of_its_own() -> None:
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(lambda: [cuda.number_of(stream) for stream in (0, 1, 2, 77)]).result()
+    assert [cuda.number_of(stream) for stream in (0, 1, 77)] == other[:2] + other[3:] and cuda.number_of(2) != other[2]

@@ -38,11 +38,12 @@ int main() {
     for (uint64_t t = 1; t <= THREADS; t++)
         threads.emplace_back([=] {
             enter(t);  // a context of its own, which every launch leaves as it was
-            toprung_flags(context, t << 32, t << 8, 64);
+            const uint64_t stream = t % 2 ? 2 : t << 32;  // 2 is each thread's own default stream
+            toprung_flags(context, stream, t << 8, 64);
             for (uint64_t i = 0; i < ROUNDS; i++) {
                 const uint64_t place = t << 16 | i % PLACES << 8;
                 const uint64_t mine[TOPRUNG_SLOTS + 2] = {place, 0, place, 0, 0, 0, 0, 1, place};
-                if (toprung_launch(plan, mine, static_cast<double>(t), 0, reinterpret_cast<void*>(t << 32))) std::puts("refused");
+                if (toprung_launch(plan, mine, static_cast<double>(t), 0, reinterpret_cast<void*>(stream))) std::puts("refused");
             }
             uint64_t left = 0;
             if (current(&left), left != t) std::puts("another context");

@@ -125,10 +125,10 @@ def ranges_behind_one_are_found_without_being_asked_for() -> None:
 
 
 def ranges_of_an_earlier_process_are_read_from_disk() -> None:
-    make, ask, asked = lambda n: torch.mm(W[n], B[:, :500]), background.HERE.ask, list[tuple[Any, ...]]()
+    make, ask, asked = lambda n: torch.mm(W[n], B[:, :500]), background.HERE.apart, list[tuple[Any, ...]]()
     *_, first = prepared(make, 600, 610, 620)
     (file,) = (KEPT / "ranges").glob(f"*/{first.first}-{first.last}")
-    background.HERE.ask = lambda *request: asked.append(request) or ask(*request)  # type: ignore[method-assign,func-returns-value]
+    background.HERE.apart = lambda *request: asked.append(request) or ask(*request)  # type: ignore[method-assign,func-returns-value]
     *_, again = prepared(make, first.last - 5, first.last - 3, kept=True)
     assert not asked and (again.first, again.last, again.why) == (first.first, first.last, first.why)
     for size in (first.first, first.last, 601):
@@ -162,7 +162,8 @@ def ranges_of_an_earlier_process_are_read_from_disk() -> None:
     remembered.program = lambda: "another one"
     assert is_asked_again()
     remembered._fixed.cache_clear()
-    remembered.program, background.HERE.ask = program, ask
+    remembered.program = program
+    del background.HERE.apart
 
 
 def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
@@ -170,7 +171,7 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
     products.forget()
     toprung.torch.enable(**{**ON, "own": False})
     weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
-    background.HERE.apart = lambda *request: None  # type: ignore[method-assign]  # the worker has the unpatched functions
+    background.HERE.apart = lambda work, *more: work(*more)  # type: ignore[method-assign]  # the worker has the unpatched functions
     before, background.HERE.begin = background.HERE.begin, lambda job, order=0: (held.append(job), setattr(job, "begun", True))  # type: ignore[assignment]
     for size in (600, 610, 620):
         for _ in range(2):
@@ -189,7 +190,7 @@ def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
 def a_range_that_is_never_found_holds_up_nothing() -> None:
     found, longest = threading.Event(), background.LONGEST
     weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
-    background.HERE.apart = lambda *request: found.wait() and None  # as a compiler that does not end
+    background.HERE.apart = lambda work, *more: found.wait() and work(*more)  # as a compiler that does not end
     make = lambda n: torch.mm(W[n], B[:, :488])  # noqa: E731
     for again in range(2):  # after `forget` the first search, which never ends, must hold up nothing either
         products.forget()
@@ -218,7 +219,7 @@ def sizes_for_which_pytorch_is_as_fast_enter_no_python_either() -> None:
     before = products.slower, ranges.not_faster
     products.slower = lambda call, theirs: "as fast"
     ranges.not_faster = lambda *more: "as fast"
-    background.HERE.apart = lambda *request: None  # the worker has the unpatched functions
+    background.HERE.apart = lambda work, *more: work(*more)  # the worker has the unpatched functions
     make = lambda n: torch.mm(W[n], B[:, :100])  # noqa: E731
     *_, found = prepared(make, 600, 610, 620, 621, own=False)
     assert found.taken is None and (found.first, found.last, found.why) == (513, 1024, "as fast")
@@ -254,6 +255,12 @@ def batches_sums_and_biases_have_ranges_too() -> None:
         assert found and found[-1].taken is not None, name
         for size in (found[-1].first, found[-1].last, 619):
             assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
+
+
+def a_bias_of_one_column_has_its_own_stride_at_each_size() -> None:
+    make = lambda n: torch.baddbmm(torch.rand(4, n, 1), torch.rand(4, n, 512), torch.rand(4, 512, 512))  # noqa: E731
+    prepared(make, 600, 610, 620)
+    assert frames(lambda: make(700)) and log() == []  # type: ignore[misc]
 
 
 def a_range_ends_where_another_kernel_begins() -> None:

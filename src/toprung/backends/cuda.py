@@ -12,7 +12,7 @@ import importlib.util
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,11 @@ def device_of(pointer: int) -> int:
     return 0 if status else int(number)
 
 
+def number_of(stream: int) -> int | tuple[int, int]:
+    """Return a key for a stream that no other has: the default stream of each thread has one handle, 2, for all of them."""
+    return (stream, threading.get_ident()) if stream == 2 else stream
+
+
 class _Event:
     """An event that goes when nobody refers to it any more; the driver keeps it until it has happened."""
 
@@ -286,9 +291,9 @@ class CUDASession:
         self.queue = self._stream.handle
         self._timed = core.EventOptions(timing_enabled=True)
         self._last = "the queue"
-        self._workspaces: dict[int, Workspace] = {}
+        self._workspaces: dict[Hashable, Workspace] = {}
         self._workspace_lock = renewed(threading.Lock())
-        self._flags: dict[int, CUDABuffer] = {}
+        self._flags: dict[Hashable, CUDABuffer] = {}
         self._outgrown: list[CUDABuffer] = []
         self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS and _call(driver.cuDriverGetVersion()) >= CAPTURES_OVERLAPS
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
@@ -471,16 +476,17 @@ class CUDASession:
 
     def flags(self, stream: int, nbytes: int) -> int:
         """Return the address of a stream's flags: words that are 0 whenever no launch in it runs. Graphs keep the addresses."""
-        found = self._flags.get(stream)
+        key = number_of(stream)
+        found = self._flags.get(key)
         if found is None or found.nbytes < nbytes:
             with self._workspace_lock:
-                found = self._flags.get(stream)  # another thread may have made it meanwhile
+                found = self._flags.get(key)  # another thread may have made it meanwhile
                 if found is None or found.nbytes < nbytes:
                     if found is not None:
                         self._outgrown.append(found)
                     found = self.allocate(max(nbytes, 1024))
                     self.upload(found, np.zeros(found.nbytes, np.uint8))
-                    self._flags[stream] = found
+                    self._flags[key] = found
         return found.pointer
 
     def zero(self, address: int, words: int, stream: Any) -> None:
@@ -503,7 +509,7 @@ class CUDASession:
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
         # one for each stream, which doubles at least when it grows; what it outgrew stays, for graphs keep the addresses
-        key = int(self.queue if queue is None else queue)
+        key = number_of(int(self.queue if queue is None else queue))
         found = self._workspaces.get(key)
         if found is None or found.buffer.nbytes < nbytes:
             with self._workspace_lock:

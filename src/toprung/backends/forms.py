@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 Words = NDArray[np.int64]
 
 NO_LIMIT = 2**63 - 1
-SIDES = np.arange(8, 513, 8)
-"""Divisors of a size alone: sides of tiles."""
+SIDES = np.arange(1, 1025)
+"""Divisors of a size alone: sides of tiles, rows that a cluster splits, depths of a part of K."""
 ROUNDED = (1, 64, 128, 256, 512)
 """Divisors of a multiple of a size: threads of a block, and what scratch memory is rounded up to."""
 DRAWN = 4
-"""Random sizes that forms are found from; at twice as many others the plan must be what they say."""
+"""Random sizes that forms are found from."""
 MOST = 32
 """Plans that are made at most to tell possible forms apart."""
 
@@ -59,19 +59,16 @@ class Fitted(NamedTuple):
         return made
 
 
-def fitted(
-    plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random, every_size: bool = False
-) -> Fitted | None:  # fmt: skip
+def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: random.Random) -> Fitted | None:
     """Return the plan for all sizes of a range; None if a word follows no form, or a size has no plan.
 
-    Plans are made at sizes where the remaining forms differ, until all of them agree at every size. So no other form is
-    right. Random sizes check that a word follows a form at all.
+    Plans are made at sizes where the remaining forms differ, until all of them agree at every size. Then the plan of every size is
+    compared with what the forms say: a word may follow another formula, which differs from theirs at a few sizes alone.
 
     Parameters
     ----------
     plan : function that returns the words of a size's plan; None if there is none
-    drawn : draws sizes to begin with, and to check
-    every_size : True to check all sizes
+    drawn : draws sizes to begin with
     """
     every, known = np.arange(first, last + 1), dict[int, Words]()
     wanted = {first, last, (first + last) // 2, *drawn.choices(range(first, last + 1), k=DRAWN)}
@@ -97,8 +94,7 @@ def fitted(
     if wanted:
         return None
     made = Fitted(first, last, table[0], Form(*np.array(found, np.int64).reshape(-1, len(Form._fields)).T))
-    checks = range(first, last + 1) if every_size else drawn.choices(range(first, last + 1), k=2 * DRAWN)
-    return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in checks) else None
+    return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in every.tolist()) else None
 
 
 def possible(word: int, sizes: Words, values: Words) -> list[Form]:

@@ -46,8 +46,11 @@ NEAR = 1.05
 NARROWER = 4
 """Width of a range that was tried over that of the next one to try."""
 
-NARROWEST = 8
-"""Number of sizes in the narrowest range that is tried."""
+NARROWEST, WIDEST = 8, 1024
+"""Numbers of sizes in the narrowest range that is tried, and in the widest: a plan is made for each, in half a millisecond."""
+
+SELECTED = 8
+"""Random sizes of a range at which a configuration is selected, beside the first and the last."""
 
 
 def resized(
@@ -240,31 +243,38 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
 
     kernels = list[int]()
 
-    def words(size: int) -> Words | None:
-        there = operands if axis is None else operands.at(axis, size)
-        if (program := there.program(fused)) is None:
-            return None
+    def at(size: int) -> Program | None:
+        return (operands if axis is None else operands.at(axis, size)).program(fused)
+
+    def is_right(size: int) -> bool:
         try:
+            if (program := at(size)) is None:
+                return False
             found, slower = decided(program)
-            if bool(why) != bool(slower):
+        except (ToprungError, OverflowError):
+            return False
+        same = bool(why) == bool(slower) and (bool(why) or found.candidate == selection.candidate)
+        return same or (not (exact or why or slower) and is_near(device, program.descs[0], found, selection))
+
+    def words(size: int) -> Words | None:
+        try:
+            if (program := at(size)) is None or (exact and not is_right(size)):
                 return None
             if why:
                 return np.zeros(0, np.int64)
-            (desc,) = program.descs
-            if found.candidate != selection.candidate and (exact or not is_near(device, desc, found, selection)):
-                return None
-            plan = launches_of(session, desc, selection.family, selection.config, program.epilogue).plan
+            plan = launches_of(session, program.descs[0], selection.family, selection.config, program.epilogue).plan
             functions = [launch.kernel.function for launch in (*plan.launches, *(plan.scales or ()))]
             kernels[:] = kernels or functions
             # a kernel is an address, which is no function of the size: a split's text may change with K
-            return words_of(session, plan, there) if functions == kernels else None
+            return words_of(session, plan, operands if axis is None else operands.at(axis, size)) if functions == kernels else None
         except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
             return None
 
-    here = words(size := 0 if axis is None else operands.size(axis))
+    size = 0 if axis is None else operands.size(axis)
+    if not is_right(size) or (here := words(size)) is None:
+        return ()
     sources = tuple(session.sources)  # the product's own: plans of other sizes may have other kernels
-    made = None if axis is None or here is None else widest(words, size, exact)
-    return (Around(selection, why, fused, here, sources, made),) if here is not None else ()
+    return (Around(selection, why, fused, here, sources, None if axis is None else widest(words, is_right, size)),)
 
 
 def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -> bool:
@@ -275,22 +285,16 @@ def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -
     return loss is not None and loss <= NEAR
 
 
-def widest(words: Callable[[int], Words | None], size: int, every_size: bool) -> Fitted | None:
+def widest(words: Callable[[int], Words | None], is_right: Callable[[int], bool], size: int) -> Fitted | None:
     """Return the plan for the widest range of sizes that is found around one; None if there is none.
 
-    Ranges end at multiples of powers of two, as tiles do.
+    Ranges end at multiples of powers of two, as tiles do. ``words`` plans each size, ``is_right`` selects at some of them.
     """
-    known: dict[int, Words | None] = {}
-
-    def plan(n: int) -> Words | None:
-        if n not in known:
-            known[n] = words(n)
-        return known[n]
-
-    drawn, width = random.Random(size), 1 << max((size - 1).bit_length() - 1, 0)
+    drawn, width = random.Random(size), min(1 << max((size - 1).bit_length() - 1, 0), WIDEST)
     while width >= NARROWEST:
         first = (size - 1) // width * width + 1
-        if (made := fitted(plan, first, first + width - 1, drawn, every_size)) is not None:
+        some = first, first + width - 1, *drawn.choices(range(first, first + width), k=SELECTED)
+        if all(map(is_right, some)) and (made := fitted(words, first, first + width - 1, drawn)) is not None:
             return made
         width //= NARROWER
     return None

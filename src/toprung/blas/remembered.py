@@ -32,10 +32,10 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
     The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
-    size, but not for ``exact``, whose caller has no use for them. Where there is no worker this process looks itself, but not at
-    each size of a range (``exact``): that holds the GIL for seconds.
+    size, but not for ``exact``, whose caller has no use for them. Where there is no worker there are no ranges: a plan for each
+    size would hold the GIL for half a second.
     """
-    ask = background.HERE.apart if exact else background.HERE.ask
+    ask = background.HERE.ask if axis is None else background.HERE.apart
     # sources of families that a user brings may change without a change here
     if axis is None or not all(type(family).__module__.startswith("toprung.") for family in families()):
         return ask(around, device, operands, axis, theirs, exact) or ()

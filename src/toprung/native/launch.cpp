@@ -200,6 +200,12 @@ struct Flags {
 std::mutex flags_lock;
 auto& all_flags = *new std::vector<Flags>;  // never destroyed: threads may multiply while the process ends
 
+// Return a number for a stream that no other stream has: the default stream of each thread has one handle, 2, for all of them.
+uint64_t number_of(uint64_t stream) {
+    static thread_local char mine;
+    return stream == 2 ? reinterpret_cast<uint64_t>(&mine) : stream;
+}
+
 }  // namespace
 
 struct toprung_plan {
@@ -242,6 +248,7 @@ void toprung_fill(int64_t* words, const toprung_form* forms, size_t count, int64
 }
 
 void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes) {
+    stream = number_of(stream);
     const std::lock_guard<std::mutex> held(flags_lock);
     for (Flags& one : all_flags)
         if (one.context == context && one.stream == stream) {
@@ -280,7 +287,7 @@ int toprung_launch(toprung_plan* plan, const uint64_t* given, double alpha, doub
         } else {
             const std::lock_guard<std::mutex> held(flags_lock);
             for (const Flags& one : all_flags)
-                if (one.context == reinterpret_cast<uint64_t>(plan->context) && one.stream == reinterpret_cast<uint64_t>(stream) &&
+                if (one.context == reinterpret_cast<uint64_t>(plan->context) && one.stream == number_of(reinterpret_cast<uint64_t>(stream)) &&
                     one.bytes >= plan->flags_bytes)
                     at[TOPRUNG_FLAGS] = one.address;
             if (!at[TOPRUNG_FLAGS]) return TOPRUNG_NO_FLAGS;

@@ -28,7 +28,7 @@ struct toprung_form {
 };
 TOPRUNG_EXPORTED void toprung_fill(int64_t* words, const toprung_form* forms, size_t count, int64_t size);
 
-// Have flags of a stream be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
+// Have flags of a stream of the calling thread be at an address: bytes that are 0 whenever no launch in the stream runs, and live for ever.
 TOPRUNG_EXPORTED void toprung_flags(uint64_t context, uint64_t stream, uint64_t address, uint64_t bytes);
 
 // Return the number of operands of a group that a plan's launches read: `at` has that many addresses behind its slots.

@@ -308,7 +308,7 @@ constexpr int FRESH = 3;  // different sizes from which on Python is asked for a
 int64_t kindred(Key& kin, const Product& product, int axis) {
     const auto& [a, b, bias, result] = product.tensors;
     const int64_t dims_a = a->dim(), dims_b = b->dim();
-    if (axis == BATCH && (dims_a < 3 || dims_b < 3)) return 0;
+    if (dims_a < 2 || dims_b < 1 || (axis == BATCH && (dims_a < 3 || dims_b < 3))) return 0;
     const int64_t size = a->sizes()[axis == ROWS ? dims_a - 2 : axis == DEPTH ? dims_a - 1 : 0];
     if (size < 2) return 0;
     kin = product.key;
@@ -318,7 +318,8 @@ int64_t kindred(Key& kin, const Product& product, int axis) {
         const Tensor* tensor = product.tensors[i];
         if (tensor == nullptr) continue;
         const int64_t dims = tensor->dim();
-        if (dims == 3 && word[1] == word[2] * word[4]) word[1] = -1;  // it follows from the others
+        // a batch's stride that follows from the others; that of a bias of one column does not, as it repeats along rows
+        if (dims == 3 && word[1] == word[2] * word[4] && (i != 2 || (dims_b == 3 && word[4] == b->size(2)))) word[1] = -1;
         int64_t at = axis == BATCH ? (dims == 3 ? 0 : -1) : axis == DEPTH ? (i == 0 ? dims - 1 : i == 1 ? (dims == 1 ? 0 : dims - 2) : -1)
                                                                           : (i == 1 ? -1 : i == 0 || dims_b > 1 ? dims - 2 : dims - 1);
         if (at >= 0 && word[2 * at] == size) word[2 * at] = -1;

@@ -91,7 +91,7 @@ def blocks_at_once(config: Fp32xConfig, units: int) -> int:
 
 
 def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
-    """Return the seconds of reading one column of a C tile where β is not 0, by accesses of four floats; narrower ones take longer."""
+    """Return the seconds of reading one column of a C tile in flight, where β is not 0; only accesses of four floats are ahead."""
     return cost_model.fetch_time(desc, p) * (4 // desc.widths[2])
 
 
