@@ -597,11 +597,11 @@ PLANTS: Plants = (
         ("chain-end", " - 1"),
     )),
     (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
-        ("down-b", "0 && "),
+        ("down", "true || "),
     )),
     (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (
         ("least-scale", "0 * "), ("left-of-two", "true || "),
-        ("columns-of-k", " - 1"),
+        ("lines-of-k", " - 1"),
         ("sums-again", "if (false) "),
         ("chains-in-order", " ^ 1"), ("chain-length", "16 + 0 * "),
         ("step-is-copied", "if (false) "),

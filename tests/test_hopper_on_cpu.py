@@ -118,9 +118,7 @@ def test_every_fence_is_needed(folder: Any) -> None:
         assert close(one.run(plan), one.reference())
 
     left = hopper_on_cpu.unneeded(check)
-    assert left == ["__syncwarp in one_by_one", "__syncwarp in store_chunk"], (
-        "lanes go on from meeting to meeting, and meet right before these"
-    )
+    assert left == ["__syncwarp in store_chunk"], "lanes go on from meeting to meeting, and meet right before this one"
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ struct Block {
     Barrier barriers[64];
     int count;
     char *memory;       // its dynamic shared memory: others, shared_address has how far behind it they are
-    struct Note *notes; // of each two bytes of it
+    struct Note *notes; // of each two bytes of it, and of MEMORY on both sides
     uint let_go[32];    // the epoch of each warp's last arrival by any lane
 };
 constexpr uint MEMORY = 1 << 18;
@@ -305,8 +305,8 @@ struct Note {
     unsigned short writer, warp;       // the writer, and the readers' warp
 };
 inline Note *notes(uint at) {
-    if (!mine->notes) mine->notes = (Note *)calloc(MEMORY / 2, sizeof(Note));
-    return mine->notes + at / 2;
+    if (!mine->notes) mine->notes = (Note *)calloc(3 * MEMORY / 2, sizeof(Note)) + MEMORY / 2;
+    return mine->notes + (int)at / 2;
 }
 inline Thread *of_block();
 inline bool is_let_go(uint thread, uint epoch) {

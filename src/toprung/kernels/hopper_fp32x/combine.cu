@@ -9,21 +9,28 @@
 // not finite is computed again in plain fp32 from A and B as they were given, each such element alone; ``count`` grows by one
 // for each 16 x 32 with any.
 
+#include "../include/hopper_rs.cuh"
 #include "../include/chains.cuh"
 
-constexpr int ROWS = 16, COLS = 32, PRODUCTS = 7;
-constexpr int DEPTH = CHAIN; // of K at a time where elements are computed again: a chain each
+constexpr int PRODUCTS = 7;
+
+struct Places { // 16 x 32 of a quarter of C by a block
+    static constexpr int ROWS = 16, COLS = 32, THREADS = 128, DEPTH = CHAIN, DOWN = 1, ON = 4, BYTES = 4 * DEPTH * (ROWS + 1 + COLS + 2);
+    static inline int row(int) { return threadIdx.x / 8; }
+    static inline int column(int j) { return threadIdx.x % 8 * 4 + j; }
+    static inline void meet() { __syncthreads(); }
+};
 
 inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
 
 extern "C" __global__ void __launch_bounds__(128)
 combine(const float *A, const float *B, float *C, float alpha, float beta, const float *products, ulong *count, int M, int N, int K,
         int half_m, int half_n, long long lda, int across_a, long long ldb, int across_b, int ldc) {
-    __shared__ float As[DEPTH][ROWS + 1], Bs[DEPTH][COLS + 1];
+    __shared__ __align__(16) char operands[Places::BYTES];
     let_next_start();
     wait_for_previous();
-    int tiles_n = half_n / COLS, first = blockIdx.x / tiles_n * ROWS, left = blockIdx.x % tiles_n * COLS; // halves are multiples of 32
-    int t = threadIdx.x, row = t / 8, col = t % 8 * 4;
+    int tiles_n = half_n / Places::COLS, first = blockIdx.x / tiles_n * Places::ROWS, left = blockIdx.x % tiles_n * Places::COLS; // halves are multiples of 32
+    int row = Places::row(0), col = Places::column(0);
     const float *from = products + (long long)(first + row) * half_n + left + col;
     float4 p[PRODUCTS];
 #pragma unroll
@@ -67,31 +74,11 @@ combine(const float *A, const float *B, float *C, float alpha, float beta, const
     for (int q = 0; q < 4; ++q) {
         uint bad = again >> (4 * q) & 15;
         if (!__syncthreads_or(bad != 0)) continue;
-        if (t == 0) atomicAdd(count, 1ull);
+        if (threadIdx.x == 0) atomicAdd(count, 1ull);
         int m0 = /*!quarter-of-m*/q / 2 * half_m + first, n0 = /*!quarter-of-n*/q % 2 * half_n + left;
         float sum[4] = {};
-#pragma unroll 1
-        for (int k0 = 0; k0 < K; k0 += DEPTH) {
-            for (int e = t; e < ROWS * DEPTH; e += 128) { // consecutive threads along memory
-                int k = across_a ? e / ROWS : e % DEPTH, r = across_a ? e % ROWS : e / DEPTH;
-                bool there = m0 + r < M && k0 + k < K;
-                As[k][r] = there ? A[across_a ? (k0 + k) * lda + m0 + r : (m0 + r) * lda + k0 + k] : 0.0f;
-            }
-            for (int e = t; e < COLS * DEPTH; e += 128) {
-                int k = across_b ? e / COLS : e % DEPTH, c = across_b ? e % COLS : e / DEPTH;
-                bool there = n0 + c < N && k0 + k < K;
-                Bs[k][c] = there ? B[across_b ? (k0 + k) * ldb + n0 + c : (n0 + c) * ldb + k0 + k] : 0.0f;
-            }
-            __syncthreads();
-            int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
-            float acc[4] = {};
-            for (int k = 0; k < depth; ++k)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) acc[i] = fmaf(As[k][row], Bs[k][col + i], acc[i]);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[i] += acc[i];
-            __syncthreads();
-        }
+        OperandsOf<0, 0> of{Lines<0>(A, lda, across_a, m0), Lines<0>(B, ldb, across_b, n0), K};
+        chains_of_part<Places>(of, M - m0, N - n0, sum, shared_address(operands));
         float *to = C + (long long)(m0 + row) * ldc + n0 + col;
 #pragma unroll
         for (int i = 0; i < 4; ++i)

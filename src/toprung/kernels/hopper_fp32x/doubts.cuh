@@ -5,11 +5,7 @@ struct Doubts {
     alignas(16) float sum[BN / 2];
     LineStatistics rows[2];
     uint statistics, spare; // addresses: column statistics, and the warp's memory
-    // Operands from the warp's first row and the tile's first column on: as a member of type Operands they would be loaded in narrower words.
-    const ElementA *a;
-    const ElementB *b;
-    long long down_a, on_a, down_b, on_b;
-    int K;
+    Operands of; // from the warp's first row and the tile's first column on
     ulong *count;
 };
 
@@ -37,22 +33,16 @@ __noinline__ void refuse(Doubts &in) {
     }
     uint found = __reduce_add_sync(0xffffffffu, __popc(refused[0]) + __popc(refused[1]));
     if (!found) return;
-    bool few = /*!few-of-slices*/SLICES == 1 && found <= (BN / GRANULE) * few_of(in.K);
+    bool few = /*!few-of-slices*/SLICES == 1 && found <= (BN / GRANULE) * few_of(in.of.K);
     pieces = __popc(__reduce_or_sync(0xffffffffu, pieces));
     if (few && thread % 32 == 0) atomicAdd(in.count, (ulong)pieces);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h)
-#pragma unroll 1
-        for (uint owners = __ballot_sync(0xffffffffu, refused[h] != 0); owners; owners &= owners - 1) {
-            uint owner = __ffs(owners) - 1;
-#pragma unroll 1
-            for (uint rest = __shfl_sync(0xffffffffu, refused[h], owner); rest; rest &= rest - 1) {
-                int x = __ffs(rest) - 1;
-                float again = __int_as_float(0x7fffffff);
-                if (few) again = chains(in.a + row_of(h/*!row-again*/, owner) * in.down_a, in.on_a, in.b + (column_of(x / 2, owner) + x % 2/*!column-again*/) * in.down_b, in.on_b, in.K, in.spare);
-                if (/*!owner*/thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
-            }
-        }
+        each_wanted(refused[h], [&](uint owner, int x) {
+            float again = __int_as_float(0x7fffffff);
+            if (few) again = element_again(in.of, row_of(h/*!row-again*/, owner), column_of(x / 2, owner) + x % 2/*!column-again*/, in.spare);
+            if (/*!owner*/thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
+        });
 }
 
 // The sums of a tile's 16 x BN, if four small neighbours were noticed in rows or columns, or a thin column has a sum that is small enough; the
@@ -79,7 +69,7 @@ inline void refuse_doubts(float (&sum)[BN / 2], const RowStatistics &of_rows, in
     if (!__any_sync(0xffffffffu, some)) return;
     Doubts doubts;
     doubts.rows[0] = of_rows.row(0), doubts.rows[1] = of_rows.row(1), doubts.statistics = statistics, doubts.spare = spare;
-    doubts.count = count, operands(doubts, 0);
+    doubts.count = count, doubts.of = operands(0);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
         if (A_UNSCALED && row_of(h) >= rows) doubts.rows[h] = LineStatistics{};

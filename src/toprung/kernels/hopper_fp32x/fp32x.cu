@@ -25,7 +25,7 @@ constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE_BYTES = A_BYTES + B_
 // setmaxnreg draws on the registers that the launch gave the block: REGISTERS of each thread, whole eights.
 constexpr int REGISTERS = 65536 / THREADS / 8 * 8;
 static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (CONSUMERS + 1) * REGISTERS, "registers of the block");
-static_assert(4 * 16 * PITCH <= DEPTH * HIGH, "four warps turn their rows where operands in plain fp32 are");
+static_assert(2 * 16 * PITCH * 4 == SPARE_BYTES, "a warp turns its rows where operands in plain fp32 are");
 static_assert(STAGES >= 2, "one stage is filled while another is multiplied");
 
 struct Place {
@@ -57,7 +57,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
       long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
       int ldc, long long stride_c) {
     extern __shared__ char memory[];
-    __shared__ float As[CONSUMERS][DEPTH][HIGH], Bs[CONSUMERS][DEPTH][HIGH];
+    __shared__ __align__(16) float spare[CONSUMERS][4][2][16][PITCH]; // of each consumer warp, SPARE_BYTES
     __shared__ uint words[CONSUMERS][4];
     // Where the compiler knows that all lanes of a warp have the same ring, warpgroup and stage, descriptors stay in uniform registers:
     // 130 instructions for a k-block in place of 162.
@@ -155,8 +155,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     }
             }
             int row = 16 * warp + lane / 4;
-            ulong lost = 0; // sums that are computed again, by bits: a granule has 32 of them at most
-            if (doubt &= ~skip) lost = find_lost(sum, rows, cols, M, N, top, left, of_k.depth, doubt, skip, words[consumer], 1 + consumer, count);
+            uint lost[GRANULES] = {}; // sums that are computed again, by bits: a granule has 32 of them at most
+            if (doubt &= ~skip) find_lost(sum, rows, cols, M, N, top, left, of_k.depth, doubt, skip, lost, words[consumer], 1 + consumer, count);
+            auto operands = [&](int col) { // from row ``top`` and column ``col`` on
+                return Operands{Lines<0>(A + product * stride_a, lda, across_a, top, of_k.first), Lines<0>(B + product * stride_b, ldb, across_b, col, of_k.first), of_k.depth};
+            };
             // All that results need is fetched before the first of them is stored: behind a store, which might have changed it, each load would
             // wait for memory.
             int ea[2] = {k_blocks && top + row < M ? rows[row].exponent : 0, k_blocks && top + row + 8 < M ? rows[row + 8].exponent : 0};
@@ -174,12 +177,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 if (!far) sum[i] = alpha * (sum[i] * power_of_two(a) * power_of_two(b));
                 else sum[i] = alpha * (float)((double)sum[i] * __hiloint2double((a + b + 1023) << 20, 0)); // rounded once
             }
-            if (doubt && __any_sync(0xffffffffu, lost != 0)) {
+            if (doubt && __any_sync(0xffffffffu, (lost[0] | lost[GRANULES - 1]) != 0)) {
                 Again again;
-                again.lost = lost, again.K = of_k.depth, again.alpha = alpha, again.as = As[consumer][4 * warp], again.bs = Bs[consumer][4 * warp];
-                again.a = A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first);
-                again.b = B + product * stride_b + (across_b ? left + of_k.first * ldb : left * ldb + of_k.first);
-                again.down_a = across_a ? 1 : lda, again.on_a = across_a ? lda : 1, again.down_b = across_b ? 1 : ldb, again.on_b = across_b ? ldb : 1;
+                again.of = operands(left), again.alpha = alpha, again.spare = shared_address(spare[consumer][warp]);
+#pragma unroll
+                for (int i = 0; i < GRANULES; ++i) again.lost[i] = lost[i];
 #pragma unroll
                 for (int i = 0; i < BN / 2; ++i) again.sum[i] = sum[i];
                 one_by_one(again);
@@ -196,7 +198,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 // be half of the 32 bytes that memory takes at a time.
 #pragma unroll
                 for (int i = 0; i < BN / 16; ++i) { // columns left + 16 * i …; every second time in the same place, so that no lane still reads there
-                    float(*turned)[PITCH] = (float(*)[PITCH])(i % 2 ? Bs : As)[consumer] + /*!rows-of-warp*/16 * warp;
+                    float(*turned)[PITCH] = spare[consumer][/*!rows-of-warp*/warp][i % 2];
 #pragma unroll
                     for (int x = 0; x < 8; ++x) {
                         int down = lane / 4 + x / 2 % 2 * 8, on = /*!odd-column*/x / 4 * 8 + 2 * (lane % 4) + x % 2, col = 16 * i + on;
@@ -214,7 +216,6 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     for (int down = lane / 16; down < 16; down += 2)
                         if (down < rows) out[(long long)(16 * warp + down) * ldc + col] = turned[down][lane % 16];
                 }
-                together(1 + consumer); // others of the warpgroup write there, too
             } else {
                 bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
 #pragma unroll
@@ -248,17 +249,14 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     }
                 }
             }
-            if (skip) together(1 + consumer); // other warps may still compute elements again, in the same memory
             for (int i = 0; skip >> i; ++i) {
                 if (!(skip >> i & 1)) continue;
-                long long col = left + GRANULE * i;
-                plain(A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first), across_a ? 1 : lda,
-                      across_a ? lda : 1,
-                      B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
-                      across_b ? ldb : 1,
-                      M - top, (int)(N - col), of_k.depth, alpha, beta, added.from(0, /*!d-of-granule*/GRANULE * i), out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
+                int col = left + GRANULE * i;
+                plain(operands(col), M - top, N - col, alpha, beta, added.from(0, /*!d-of-granule*/GRANULE * i), out + GRANULE * i, ldc,
+                      shared_address(spare[consumer]));
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
+            together(1 + consumer); // other warps may still read operands in this one's memory
         }
     }
 }

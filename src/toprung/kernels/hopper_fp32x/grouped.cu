@@ -87,16 +87,16 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         Place of = place_in(group, member, tile);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
-        auto operands = [&](auto &to, int col) { set_row(to, now.a, now.lda, top), set_column(to, now.b, now.ldb, of.n + col), to.K = now.K; };
+        auto operands = [&](int col) { return operands_of(now.a, now.lda, top, now.b, now.ldb, of.n + col, now.K); };
         refuse_doubts(sum, of_rows, now.M - top, ring.statistics(), spare, count, operands);
         float *c = now.c + (long long)top * now.ldc + of.n;
         Out out{c, now.ldc, now.M - top, now.N/*!n-of-product*/ - of.n, 1.0f, beta_of(now), width_of(c, now.ldc), added_of(now, top, of.n)};
         Left left = {};
         store_sums(out, sum, left, spare);
-        store_left(out, left, count, spare, [&](auto &to, int col) {
+        store_left(out, left, count, spare, [&](int col) {
             forget(member);
             const Member again = group.of[member];
-            set_row(to, again.a, again.lda, top), set_column(to, again.b, again.ldb, of.n + col), to.K = again.K;
+            return operands_of(again.a, again.lda, top, again.b, again.ldb, of.n + col, again.K);
         });
         if (tile + workers >= tiles) bulk_wait(); // in the loop: after it the compiler would give consumers the launch's registers only
     }

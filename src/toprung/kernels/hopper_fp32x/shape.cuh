@@ -51,10 +51,8 @@ static_assert(COPIER_REGISTERS + SPLITTER_REGISTERS + CONSUMERS * CONSUMER_REGIS
 // The splitter holds EACH elements and their terms in EACH + 48 registers: 56 where BN = 32, 72 (64) and 88 (80) with room to spare.
 static_assert(B_IS_SPLIT || SPLITTER_REGISTERS >= EACH + 48, "its loop would spill");
 
-template <bool HALF> struct ElementOf { typedef float type; };
-template <> struct ElementOf<true> { typedef unsigned short type; };
-typedef ElementOf<(A_TYPE != 0)>::type ElementA;
-typedef ElementOf<B_IS_HALF>::type ElementB;
+typedef ElementOf<A_TYPE>::type ElementA;
+typedef ElementOf<B_TYPE>::type ElementB;
 
 // Which row and columns of its warp's 16 x BN of C a thread's sums belong to: sum[4 i + 2 h + w] is row row_of(h), column column_of(i) + w.
 // Across K a thread fetches both its rows of A at once, so that they are neighbours.

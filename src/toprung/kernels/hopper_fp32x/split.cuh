@@ -32,8 +32,7 @@ inline bool is_small(uint less, uint largest, int spread = SPREAD) {
     return /*!small*/less < max(largest, LEAST_BITS) - ((uint)spread << 23);
 }
 
-// fp16 (TYPE 1) or bf16 as fp32: one, and the two of a word
-template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_half(half) : __uint_as_float(half << 16); }
+// the two of a word, fp16 (TYPE 1) or bf16, as fp32
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 

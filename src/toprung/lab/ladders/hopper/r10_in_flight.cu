@@ -70,10 +70,8 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         Place of = walk.place(tile);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
-        auto operands = [&](auto &to, int col) {
-            to.K = K;
-            set_row(to, A + of.matrix * stride_a, lda, top);
-            set_column(to, B + of.matrix * stride_b, ldb, of.n + col);
+        auto operands = [&](int col) {
+            return operands_of(A + of.matrix * stride_a, lda, top, B + of.matrix * stride_b, ldb, of.n + col, K);
         };
         // sums in which a loss of small elements may be seen are computed again in plain fp32
         uint columns = ring.statistics();
