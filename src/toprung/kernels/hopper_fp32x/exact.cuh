@@ -21,15 +21,18 @@ struct Granule { // 16 x GRANULE of C by a warp, as it has its sums (shape.cuh)
     static inline void meet() { __syncwarp(); }
 };
 
-// An element of C by a warp. ``at``: the warp's memory.
+// The sum of a row of A and a column of B by a warp; of values, for a struct would pass through local memory. ``at``: the warp's memory.
 #if B_TYPE == 3 || SLICES > 1
 inline
 #else
 __noinline__ // inlined, the loop over K gets other registers
 #endif
-float element_again(const Operands &of, int row, int col, uint at) {
+float element_of(const ElementA *x, long long on_a, const ElementB *y, long long on_b, int K, uint at) {
     bulk_wait(); // of a tile before, the TMA may still read what is overwritten here
-    return chains<SPARE_BYTES>(of, row, col, at);
+    return chains<SPARE_BYTES, A_TYPE, B_TYPE>(x, on_a, y, on_b, K, at);
+}
+inline float element_again(const Operands &of, int row, int col, uint at) {
+    return element_of(of.a.at(row), of.a.on, of.b.at(col), of.b.on, of.K, at);
 }
 
 // Of GRANULE columns of a warp's C, from ``first`` on, those elements whose bits are set in ``wanted``, as ``Out::store`` has them: bit

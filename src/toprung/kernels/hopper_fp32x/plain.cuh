@@ -61,7 +61,8 @@ __noinline__ void one_by_one(Again &in) {
     for (int g = 0; g < GRANULES; ++g)
         each_wanted(in.lost[g], [&](uint owner, int bit) {
             int i = 32 * g + bit, its = thread - lane + owner;
-            float total = chains<SPARE_BYTES>(in.of, row_of(i/*!row-one-by-one*/, its), column_of(i/*!column-one-by-one*/, its), in.spare);
+            float total = chains<SPARE_BYTES, 0, 0>(
+                in.of.a.at(row_of(i/*!row-one-by-one*/, its)), in.of.a.on, in.of.b.at(column_of(i/*!column-one-by-one*/, its)), in.of.b.on, in.of.K, in.spare);
             if (lane == owner) in.sum[i] = in.alpha /*!alpha-one-by-one*/* total;
         });
 }

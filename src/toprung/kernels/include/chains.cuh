@@ -18,6 +18,7 @@ template <int TYPE> struct Lines {
     inline Lines() {}
     inline Lines(const Element *x, long long ld, bool across, int line, int k = 0)
         : first(x + (across ? line + k * ld : line * ld + k)), down(/*!down*/across ? 1 : ld), on(across ? ld : 1) {}
+    inline const Element *at(int line) const { return first + line * down; }
 };
 
 // Operands of a part of C.
@@ -43,19 +44,17 @@ template <class Again> inline void each_wanted(uint wanted, Again again) {
     }
 }
 
-// The sum of row ``row`` of A and column ``col`` of B, by a warp, each lane a chain at a time. ``at``: BYTES of shared memory, where all of
+// The sum of a row x of A and a column y of B, by a warp, each lane a chain at a time. ``at``: BYTES of shared memory, where all of
 // both is on its way before any of it is waited for.
-template <int BYTES, int TYPE_A, int TYPE_B> inline float chains(const OperandsOf<TYPE_A, TYPE_B> &of, int row, int col, uint at) {
+template <int BYTES, int TYPE_A, int TYPE_B>
+inline float chains(const typename ElementOf<TYPE_A>::type *x, long long on_a, const typename ElementOf<TYPE_B>::type *y, long long on_b, int K, uint at) {
     constexpr int APART = CHAIN + 1, ROOM = BYTES / (8 * APART), MOST = ROOM < 32 ? ROOM : 32; // chains at a time; they meet in no bank
     int lane = threadIdx.x % 32;
     uint As = at, Bs = at + 4 * APART * MOST;
-    const auto *x = of.a.first + row * of.a.down;
-    const auto *y = of.b.first + col * of.b.down;
-    long long on_a = of.a.on, on_b = of.b.on;
     float total = 0.0f;
 #pragma unroll 1
-    for (int k0 = 0; k0 < of.K; k0 += MOST * CHAIN) {
-        int count = min((of.K - k0 + CHAIN - 1) / CHAIN, MOST), left = of.K - k0 - lane;
+    for (int k0 = 0; k0 < K; k0 += MOST * CHAIN) {
+        int count = min((K - k0 + CHAIN - 1) / CHAIN, MOST), left = K - k0 - lane;
         const auto *one = x + (k0 + /*!k-one-by-one*/lane) * on_a;
         const auto *two = y + (k0 + lane) * on_b;
         /*!step-is-read*/__syncwarp(); // all lanes have read the elements of the step before
@@ -67,7 +66,7 @@ template <int BYTES, int TYPE_A, int TYPE_B> inline float chains(const OperandsO
         }
         /*!chain-is-copied*/copies_wait();
         /*!chain-is-copied*/__syncwarp();
-        int depth = lane < count ? min(CHAIN, of.K - k0 - CHAIN * lane) : 0;
+        int depth = lane < count ? min(CHAIN, K - k0 - CHAIN * lane) : 0;
         float acc = 0.0f;
 #pragma unroll 8
         for (int j = 0; j < CHAIN; ++j)
