@@ -29,7 +29,8 @@ combine(const float *A, const float *B, float *C, float alpha, float beta, const
     __shared__ __align__(16) char operands[Places::BYTES];
     let_next_start();
     wait_for_previous();
-    int tiles_n = half_n / Places::COLS, first = blockIdx.x / tiles_n * Places::ROWS, left = blockIdx.x % tiles_n * Places::COLS; // halves are multiples of 32
+    int tiles_n = half_n / Places::COLS; // halves are multiples of 32
+    int first = blockIdx.x / tiles_n * Places::ROWS, left = blockIdx.x % tiles_n * Places::COLS;
     int row = Places::row(0), col = Places::column(0);
     const float *from = products + (long long)(first + row) * half_n + left + col;
     float4 p[PRODUCTS];

@@ -158,7 +158,8 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
             uint lost[GRANULES] = {}; // sums that are computed again, by bits: a granule has 32 of them at most
             if (doubt &= ~skip) find_lost(sum, rows, cols, M, N, top, left, of_k.depth, doubt, skip, lost, words[consumer], 1 + consumer, count);
             auto operands = [&](int col) { // from row ``top`` and column ``col`` on
-                return Operands{Lines<0>(A + product * stride_a, lda, across_a, top, of_k.first), Lines<0>(B + product * stride_b, ldb, across_b, col, of_k.first), of_k.depth};
+                return Operands{Lines<0>(A + product * stride_a, lda, across_a, top, of_k.first),
+                                Lines<0>(B + product * stride_b, ldb, across_b, col, of_k.first), of_k.depth};
             };
             // All that results need is fetched before the first of them is stored: behind a store, which might have changed it, each load would
             // wait for memory.

@@ -114,7 +114,8 @@ inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](int col) {
-            return operands_of(A + of.matrix * stride_a/*!row-of-matrix*/, lda, top, B + of.matrix * stride_b/*!column-of-matrix*/, ldb, of.n + col, depth(of.matrix));
+            return operands_of(A + of.matrix * stride_a/*!row-of-matrix*/, lda, top,
+                               B + of.matrix * stride_b/*!column-of-matrix*/, ldb, of.n + col, depth(of.matrix));
         };
         if (!B_IS_SPLIT && k_blocks) refuse_doubts(sum, of_rows, M - top, ring.statistics(), spare, count, operands);
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;

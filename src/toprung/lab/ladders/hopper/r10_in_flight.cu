@@ -71,7 +71,8 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         uint spare = ring.spare(threadIdx.x / 32);
         auto operands = [&](int col) {
-            return operands_of(A + of.matrix * stride_a, lda, top, B + of.matrix * stride_b, ldb, of.n + col, K);
+            return operands_of(A + of.matrix * stride_a, lda, top,
+                               B + of.matrix * stride_b, ldb, of.n + col, K);
         };
         // sums in which a loss of small elements may be seen are computed again in plain fp32
         uint columns = ring.statistics();
