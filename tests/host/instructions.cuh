@@ -1,7 +1,6 @@
 #ifdef CONSUMERS // of hopper_fp32x
 inline void consumers_meet() { named_barrier(15, 128 * CONSUMERS); }
 inline void group_sync() { named_barrier(1 + threadIdx.x / 128, 128); }
-template <class T> inline void forget(T &) {}
 inline uint by_residual(uint two) { return pair_of(wide(two & 0xffff) / 2048, wide(two >> 16) / 2048); }
 inline void global_proxy_fence() { self->unseen = self->stale = false; }
 #define global_proxy_fence() FENCE(global_proxy_fence)

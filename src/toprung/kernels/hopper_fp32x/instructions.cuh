@@ -2,10 +2,6 @@
 
 inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); } // of the block, not of the cluster
 
-// The compiler takes the value for changed here: it neither computes it from others again nor keeps what depends on it in registers.
-template <class T> inline void forget(T *&x) { asm volatile("" : "+l"(x)); }
-inline void forget(uint &x) { asm volatile("" : "+r"(x)); }
-
 inline uint by_residual(uint two) { // two fp16, each times 2^-11
     uint product;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(two), "r"(0x10001000u));

@@ -77,14 +77,26 @@ inline float chains(const typename ElementOf<TYPE_A>::type *x, long long on_a, c
     return total;
 }
 
+// The compiler takes the value for changed here: it neither computes it from others again nor keeps what depends on it in registers.
+template <class T> inline void forget(T *&x) { asm volatile("" : "+l"(x)); }
+inline void forget(uint &x) { asm volatile("" : "+r"(x)); }
+
 // A step of an operand's lines into shared memory, PITCH floats from one of K to the next; zeros behind ``depth`` of K and ``lines``.
 template <class Part, int LINES, int PITCH, int TYPE> inline void copy_step(uint to, const Lines<TYPE> &of, int k0, int depth, int lines) {
-    const auto *first = of.first + k0 * of.on;
-#pragma unroll 4
-    for (int e = threadIdx.x % Part::THREADS; e < LINES * Part::DEPTH; e += Part::THREADS) { // consecutive threads along memory
-        int k = of.on == 1 ? e % Part::DEPTH : e / LINES, line = of.on == 1 ? e / Part::DEPTH : e % LINES;
+    constexpr int K_APART = Part::THREADS / LINES, LINES_APART = Part::THREADS / Part::DEPTH;
+    static_assert(Part::THREADS == K_APART * LINES && Part::THREADS == LINES_APART * Part::DEPTH, "of a thread's elements k or the line is the same");
+    uint thread = threadIdx.x % Part::THREADS;
+    forget(thread); // else the loop over K would keep registers for the addresses
+    bool along = of.on == 1; // consecutive threads along memory
+    int k = along ? thread % Part::DEPTH : thread / LINES, line = along ? thread / Part::DEPTH : thread % LINES;
+    const int k_apart = along ? 0 : K_APART, lines_apart = along ? LINES_APART : 0;
+    const auto *from = of.at(line) + (k0 + k) * of.on;
+    to += 4 * (k * PITCH + line);
+#pragma unroll 2
+    for (int i = 0; i < LINES * Part::DEPTH / Part::THREADS; ++i) {
         bool there = k < depth/*!lines-of-k*/ && line < lines;
-        copy_widened<TYPE>(to + 4 * (k * PITCH + line), there ? first + line * of.down + k * of.on : of.first, there);
+        copy_widened<TYPE>(to, there ? from : of.first, there);
+        k += k_apart, line += lines_apart, from += k_apart * of.on + lines_apart * of.down, to += 4 * (k_apart * PITCH + lines_apart);
     }
 }
 
@@ -115,7 +127,7 @@ inline void chains_of_part(const OperandsOf<TYPE_A, TYPE_B> &of, int rows, int c
         for (int k = 0; k < depth; ++k) {
             float x[Part::DOWN];
 #pragma unroll
-            for (int i = 0; i < Part::DOWN; ++i) x[i] = shared_one(As + 4 * (k * PITCH_A + Part::row(i)));
+            for (int i = 0; i < Part::DOWN; ++i) x[i] = shared_one(As + 4 * k * PITCH_A + 4 * Part::row(i));
 #pragma unroll
             for (int j = 0; j < Part::ON; j += 2) {
                 float2 y = shared_two(Bs + 4 * (k * PITCH_B + Part::column(j)));
