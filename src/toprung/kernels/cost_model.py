@@ -82,6 +82,7 @@ class Columns(NamedTuple):
     BM: Any
     BN: Any
     BK: Any
+    WN: Any
     results: Any
     items: Any
     VA: Any
@@ -91,7 +92,7 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, t: Tile) -> Columns:
         """Return the numbers of one tile."""
-        return cls(t.BM, t.BN, t.BK or 1, (t.TM or 1) * (t.TN or 1), t.work_items, t.VA or 1, t.VB or 1, t.VEC or 1)
+        return cls(t.BM, t.BN, t.BK or 1, t.WN or t.BN, (t.TM or 1) * (t.TN or 1), t.work_items, t.VA or 1, t.VB or 1, t.VEC or 1)
 
 
 NUMBERS = SimpleNamespace(
@@ -142,7 +143,7 @@ def wave_of(
 
     pieces = t.VEC / xp.min(vc, t.VEC)
     gaps = xp.where(regrouped, xp.pow(pieces, p.exchanged), pieces)
-    ends = 1 + p.short_row * 16 / t.BN
+    ends = 1 + p.short_row * 16 / t.WN
     each_result = p.result * xp.pow(t.results / 32, p.piece) * ends * xp.pow(gaps, p.scattered)
     reading = xp.where(parts, 0.0, fetch)
     writing = (p.store + reading) * (t.results / t.VEC * pieces) + each_result * results

@@ -143,7 +143,7 @@ def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the seconds of the second launch beyond its start, and all of the third."""
     p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     moving = 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE
-    odd, fetch = p.odd * results / units if desc.widths[2] == 1 else 0.0, 0.0 if desc.beta_zero else fetch_time(desc, p)
+    odd, fetch = p.odd * results / units if desc.widths[2] == 1 else 0.0, 0.0 if desc.beta_zero else cost_model.fetch_time(desc, p)
     for tile, parts in rows:
         waves = -(-(-(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * parts) // units)
         depth = -(-chunks // parts) * K_BLOCK if parts > 1 else desc.K
