@@ -27,7 +27,8 @@ import toprung
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.hopper_fp32x.cost import least
+from toprung.kernels.base import candidates
+from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.strassen import STRASSEN
 from toprung.kernels.hopper_fp32x.strassen import launches as strassen
@@ -135,7 +136,7 @@ class Call:
         self.n, desc = n, described("NN", n, n, n)
         self.a, self.b, self.c = (torch.empty(n, n, device="cuda") for _ in "ABC")
         self.plans = {
-            "fp32x": Fp32xLaunches(session, desc, least(desc, session.device.compute_units)[1]),
+            "fp32x": Fp32xLaunches(session, desc, *candidates(FP32X, session.device, desc)),
             "strassen": strassen(session, desc),
             "winograd": strassen(session, desc, form=WINOGRAD),
         }

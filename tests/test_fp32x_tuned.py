@@ -32,7 +32,7 @@ from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper import SHARED_BYTES
 from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, Fp32xConfig
-from toprung.kernels.hopper_fp32x.cost import most_slices, product_times
+from toprung.kernels.hopper_fp32x.cost import alone, most_slices
 from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import trimmed, unsupported
@@ -91,7 +91,7 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
         assert config.shared_bytes + config.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
         assert config.slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, config.slices) <= most_slices(desc)
         assert FP32X.at(H200, desc, FP32X.point(config)) == config
-        assert 0 < product_times(desc, 132, [(config, config.k_parts)])[0] < math.inf
+        assert 0 < alone(desc, config, 132)[0] < math.inf
     starts = [FP32X.at(H200, desc, p) for p in FP32X.starts(H200, desc)]
     assert set(starts) - {None} <= made
 

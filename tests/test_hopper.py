@@ -15,11 +15,13 @@ from hopper_on_cpu import aligned
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import candidates
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.hopper import SHARED_BYTES, ceil
 from toprung.kernels.hopper_fp32x import cost
-from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig
+from toprung.kernels.hopper_fp32x.config import BOTH, IN_FLIGHT, K_BLOCK, Fp32xConfig, with_parts
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
+from toprung.kernels.hopper_fp32x.family import FP32X
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import depth_of, trimmed, unsupported
 from toprung.kernels.hopper_fp32x.sources import (
@@ -43,6 +45,7 @@ def scratch(call: GemmDesc, parts: int) -> int:
 
 FINITE = [name for name in DISTRIBUTIONS if "inf" not in name and name != "nan"]
 H200 = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132) if not nvrtc.missing() else None
+DEVICE = golden.devices()["h200-cuda"]
 
 
 @pytest.mark.parametrize("name", FINITE)
@@ -135,30 +138,29 @@ DEEP = (
 
 @pytest.mark.parametrize("call", DEEP, ids=str)
 def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
-    _, chosen = cost.least(call, 132)
+    (chosen,) = candidates(FP32X, DEVICE, call)
     slices, depth = chosen.slices, depth_of(call.K, chosen.slices)
     assert slices > 1 and block_count(call, chosen) * slices > 0.85 * 132 * ceil(block_count(call, chosen) * slices, 132)
     assert depth % K_BLOCK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
-    ours, whole = cost.product_times(call, 132, [(chosen, slices), (chosen, 1)])
+    ours, whole = (cost.alone(call, with_parts(chosen, n), 132)[0] for n in (slices, 1))
     assert ours < whole / 2
 
 
 @pytest.mark.parametrize("call", [*DEEP, aligned(1000, 1000, 1000), aligned(200, 3000, 3000)], ids=str)
 def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> None:
-    units = 132
-    _, chosen = cost.least(call, units)
+    (chosen,) = candidates(FP32X, DEVICE, call)
     room = max(1, call.K // cost.SHORTEST)
     others = [(v, trimmed(call.K, n)) for v in WEIGHED[BOTH] for n in range(1, min(room, 400))]
-    ours, *times = cost.product_times(call, units, [(chosen, chosen.k_parts), *others])
-    assert ours <= 1.1 * min(times)
+    (ours, _), *times = cost.beforehand_times(call, 132, [(chosen, chosen.k_parts), *others])
+    assert ours <= 1.1 * min(times)[0]
 
 
 @pytest.mark.parametrize("call", [*DEEP, aligned(512, 512, 512), aligned(300, 300, 2048)], ids=str)
 def test_terms_and_slices_take_no_more_than_twice_the_operands(call: GemmDesc) -> None:
     """Chosen slices, and as many as there may be of each tile; a hundredth for what stands beside terms, padding and flags."""
     operands = 4 * call.K * (call.M * (call.batch if call.stride_a else 1) + call.N * (call.batch if call.stride_b else 1))
-    for slices in {cost.least(call, 132)[1].slices} | {parts for _, parts in cost.both(call, 132)}:
+    for slices in {parts for _, parts in cost.in_parts(call, 132, BOTH)}:
         taken = scratch(call, slices)
         assert taken <= 2.02 * operands + 4096
         assert taken >= operands + 4 * (slices > 1) * slices * call.M * call.N * call.batch

@@ -7,7 +7,6 @@ longer. The numbers are in ``models/fp32x.json``, with what they were fitted to.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,10 +30,8 @@ from toprung.kernels.hopper_fp32x.config import (
     Fp32xConfig,
     aligned,
     in_flight,
-    with_parts,
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices
-from toprung.kernels.hopper_fp32x.strassen import PRODUCTS, half
 
 BEFOREHAND, FLIGHT, PRESPLIT = (SimpleNamespace(**cost_model.fitted("fp32x")[form]) for form in ("beforehand", "in_flight", "one"))
 """Numbers of the models: both operands split beforehand, in flight, and B alone beforehand; ``means`` in the file explains each."""
@@ -55,11 +52,6 @@ WEIGHED: Mapping[str, Sequence[Fp32xConfig]] = {
 Rings have as many stages as shared memory allows for the blocks that an SM has registers for; long rings come last. With both
 operands split, tiles 128 high leave part of an SM's shared memory unused: more stages were no faster (``stages.json``), and slower
 with slices of K."""
-FILLINGS: Mapping[str, Sequence[tuple[Fp32xConfig, Sequence[int]]]] = {
-    BOTH: [(one, range(4)) for one in WEIGHED[BOTH]],
-    IN_FLIGHT: [(one, (1,) if one.is_alone else (one.resident, 2 * one.resident)) for one in WEIGHED[IN_FLIGHT]],
-}
-"""Blocks per SM for which K is cut into parts, by form; 0: it is not."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 GPC, LARGE = 8, 132
@@ -70,11 +62,15 @@ Rows: TypeAlias = list[tuple[Fp32xConfig, int]]
 
 
 @functools.cache
-def in_clusters(form: str, *sizes: int) -> list[list[tuple[Fp32xConfig, Fp32xConfig | None]]]:
-    """Return each block of a form in clusters of each size, paired with its long-ring form or None."""
+def in_clusters(form: str) -> list[tuple[Fp32xConfig, Fp32xConfig | None]]:
+    """Return each block of a form in clusters of each size, of up to 8 with B split, paired with its long-ring form or None."""
     long = {(one.CONSUMERS, one.BN): one for one in WEIGHED[form] if one.is_alone}
     every = [(one, long.get((one.CONSUMERS, one.BN))) for one in WEIGHED[form] if not one.is_alone]
-    return [[(replace(one, SLICES=n), other and replace(other, SLICES=n)) for n in sizes] for one, other in every]
+    return [
+        (replace(one, SLICES=n), other and replace(other, SLICES=n))
+        for one, other in every
+        for n in CLUSTERS[: 4 if form == ONE else 5]
+    ]
 
 
 @functools.cache
@@ -95,43 +91,31 @@ def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
     return cost_model.fetch_time(desc, p) * (4 // desc.widths[2])
 
 
-# both operands split beforehand
+# what is weighed
 
 
-QUARTERS = 4
-"""Quarters of an operand that Strassen's splitting pass fetches from memory: what it reads again comes from L2."""
+def weighed(desc: GemmDesc, units: int, like: Fp32xConfig) -> Rows:
+    """Return what is weighed of a form: that of ``like``, with parts of K or with slices in clusters."""
+    return (in_parts if like.split == BOTH or like.k_parts > 1 else in_slices)(desc, units, like.split)
 
 
-def both(desc: GemmDesc, units: int) -> Rows:
-    """Return the weighed tiles with all of K, and with slices that fill the device one to three times."""
-    return cut(desc, units, BOTH)
+def in_parts(desc: GemmDesc, units: int, form: str = IN_FLIGHT) -> Rows:
+    """Return the blocks of a form with as many parts of K, none empty, as fill the SMs.
 
-
-def cut(desc: GemmDesc, units: int, form: str) -> Rows:
-    """Return the blocks of a form with as many parts of K, none empty, as give an SM the blocks that ``FILLINGS`` has."""
+    Beforehand that is one part, and what fills the device one to three times; in flight, parts that fill the SMs once or twice, one
+    block per SM with a long ring. ``supports`` refuses batches in flight, and is asked first.
+    """
     most, chunks, found = most_slices(desc), -(-desc.K // K_BLOCK) or 1, Rows()
-    for block, fillings in FILLINGS[form]:
-        count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch or 1, 0
-        for filling in fillings:
-            depth = -(-chunks // max(1, min(filling * units // count, most)))  # k-blocks of a part
+    for block in WEIGHED[form]:
+        count, last = -(-desc.M // block.BM) * -(-desc.N // block.BN) * desc.batch or 1, int(form == IN_FLIGHT)
+        if form == BOTH and block.BN == 128 and count >= BEFOREHAND.many * units:
+            block = replace(block, STAGES=6)
+        for blocks in range(4) if form == BOTH else (1,) if block.is_alone else (block.resident, 2 * block.resident):  # per SM
+            depth = -(-chunks // max(1, min(blocks * units // count, most)))  # k-blocks of a part
             if (parts := -(-chunks // depth)) != last:
                 found.append((block, parts))
             last = parts
     return found
-
-
-def least(desc: GemmDesc, units: int) -> tuple[float, Fp32xConfig]:
-    """Return the predicted seconds of all launches, and the fastest tile with its slices.
-
-    Of equal predictions the larger tile and the fewer slices are taken.
-    """
-    rows = both(desc, units)
-    times = product_times(desc, units, rows)
-    tile, parts = rows[times.index(min(times))]
-    seconds = min(times) + beside(desc, units, tile, parts)
-    if tile.BN == 128 and block_count(desc, tile) >= BEFOREHAND.many * units:
-        tile = replace(tile, STAGES=6)
-    return seconds, with_parts(tile, parts)
 
 
 def most_slices(desc: GemmDesc) -> int:
@@ -139,73 +123,54 @@ def most_slices(desc: GemmDesc) -> int:
     return max(1, min(desc.K // SHORTEST, desc.K * desc.rows_read // max(desc.M * -(-desc.N // 4) * 4 * desc.batch, 1)))
 
 
-def product_times(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
-    """Return the seconds of the second launch beyond its start, and all of the third."""
+def in_slices(desc: GemmDesc, units: int, form: str = IN_FLIGHT) -> Rows:
+    """Return the blocks of a form with all of K, and with slices while they leave SMs idle.
+
+    Where all blocks run at once with one block per SM, the long ring replaces the short one. B alone is split for some widths of C,
+    and not where each product of a batch has a B of its own: in flight that takes as long by both models, and was measured there.
+    """
+    p, found = PRESPLIT if form == ONE else FLIGHT, Rows()
+    if form == ONE and (
+        (desc.batch > 1 and desc.stride_b) or not p.narrowest <= desc.N <= p.widest[str(ELEMENT_BYTES[desc.type_a])]
+    ):
+        return found
+    for one, long in in_clusters(form):
+        blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
+        fits = blocks <= blocks_at_once(one, units)
+        if one.SLICES == 1 or (fits and one.SLICES * p.least_slice <= desc.K):
+            found.append((long if fits and long and blocks <= blocks_at_once(long, units) else one, 1))
+    return found
+
+
+# both operands split beforehand
+
+
+def beforehand_times(desc: GemmDesc, units: int, rows: Rows, short: bool = True) -> list[tuple[float, int]]:
+    """Return each row's predicted seconds of all launches, none of which the host is the limit of.
+
+    ``short``: False to leave out what a short K adds. It grows with C, not with the tile: tiles are selected without it.
+    """
     p, results, chunks, found = BEFOREHAND, desc.M * desc.N * desc.batch, -(-desc.K // K_BLOCK), []
     moving = 4 * desc.rows_read * desc.K / cost_model.MEMORY_RATE
     odd, fetch = p.odd * results / units if desc.widths[2] == 1 else 0.0, 0.0 if desc.beta_zero else cost_model.fetch_time(desc, p)
+    splitting, along = 0.0, 0
+    a, b = desc.M * (desc.batch if desc.stride_a else 1), desc.N * (desc.batch if desc.stride_b else 1)
+    for side, across in ((a, desc.trans_a), (b, not desc.trans_b)):
+        splitting += 8 * side * desc.K / (p.across_rate if across else p.split_rate)
+        along += 0 if across else side
+    splitting += along * max(p.least_row - 8 * desc.K / p.split_rate, 0.0)
+    more = p.short_tail * max(1 - desc.K / p.short, 0.0) * short
     for tile, parts in rows:
         waves = -(-(-(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * parts) // units)
         depth = -(-chunks // parts) * K_BLOCK if parts > 1 else desc.K
         multiply = max(waves * (p.tiles[tile.CONSUMERS, tile.BN] * depth + p.tail * tile.BM * tile.BN), moving)
         ending = odd + waves * fetch * min(tile.BN, desc.N)
-        found.append(multiply + (p.launch + 4 * (parts + 1) * results / p.reduce_rate if parts > 1 else ending))
+        seconds = multiply + (p.launch + 4 * (parts + 1) * results / p.reduce_rate if parts > 1 else ending)
+        found.append((seconds + (2 * p.launch + splitting + (waves * (more * tile.BM * tile.BN) if parts == 1 else 0.0)), 0))
     return found
-
-
-def beside(desc: GemmDesc, units: int, tile: Fp32xConfig, parts: int) -> float:
-    """Return the seconds beyond ``product_times``: starts, splitting pass, and overhead of a short K.
-
-    Tile and slices are selected without them: the overhead of a short K grows with C, not with the tile.
-    """
-    p, splitting, along = BEFOREHAND, 0.0, 0
-    a, b = desc.M * (desc.batch if desc.stride_a else 1), desc.N * (desc.batch if desc.stride_b else 1)
-    for rows, across in ((a, desc.trans_a), (b, not desc.trans_b)):
-        splitting += 8 * rows * desc.K / (p.across_rate if across else p.split_rate)
-        along += 0 if across else rows
-    splitting += along * max(p.least_row - 8 * desc.K / p.split_rate, 0.0)
-    short = p.short_tail * max(1 - desc.K / p.short, 0.0) * tile.BM * tile.BN
-    return float(2 * p.launch + splitting + (-(-block_count(desc, tile) // units) * short if parts == 1 else 0.0))
-
-
-def strassen_seconds(desc: GemmDesc, units: int) -> float:
-    """Return the predicted seconds of a level of Strassen: of its products, and by the bytes of the other launches."""
-    q, m, n, k = BEFOREHAND, half(desc.M), half(desc.N), half(desc.K)
-    seven = GemmDesc(m, n, k, batch=PRODUCTS, stride_a=m * k, stride_b=k * n, stride_c=m * n)
-    total = product_times(seven, units, [(Fp32xConfig(), 1)])[0] + 4 * m * n * (PRODUCTS + QUARTERS) / q.reduce_rate
-    for rows, across in ((m, desc.trans_a), (n, not desc.trans_b)):
-        total += 4 * rows * k * (QUARTERS + PRODUCTS) / (q.across_rate if across else q.split_rate)
-    return float(total + 4 * q.launch)
 
 
 # in flight: a block works through its tiles one after the other, at a cost for each k-block of 32 and one for each tile
-
-
-def in_slices(desc: GemmDesc, units: int) -> Rows:
-    """Return the blocks weighed in flight, with all of K, and with slices while SMs are idle.
-
-    Where all blocks run at once with one block per SM, the long ring replaces the short one.
-    """
-    found = Rows()
-    for clusters in in_clusters(IN_FLIGHT, *CLUSTERS):
-        for one, long in clusters:
-            blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-            fits = blocks <= blocks_at_once(one, units)
-            block = long if fits and long and blocks <= blocks_at_once(long, units) else one
-            if (fits and one.SLICES * FLIGHT.least_slice <= desc.K) or (one.SLICES == 1 and block is one):
-                found.append((block, 1))
-            if not fits:  # nor for larger clusters
-                break
-    return found
-
-
-def in_parts(desc: GemmDesc, units: int) -> Rows:
-    """Return the configurations that are weighed in flight with parts of K.
-
-    Parts fill the SMs once or twice, and with a long ring once, one block per SM. ``supports`` of the family refuses batches,
-    and is asked first.
-    """
-    return [row for row in cut(desc, units, IN_FLIGHT) if row[1] > 1]
 
 
 @functools.cache
@@ -250,7 +215,7 @@ def in_flight_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float,
 def share(desc: GemmDesc, units: int) -> float:
     """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
     found, each, chunks = math.inf, times(*aligned(desc)), -(-desc.K // K_BLOCK)
-    for ((one, _),) in in_clusters(IN_FLIGHT, 1):
+    for one in (one for one in WEIGHED[IN_FLIGHT] if not one.is_alone):
         chunk, tile = each[one.CONSUMERS, one.BN]
         found = min(found, block_count(desc, one) * (chunks * chunk + tile) / (one.resident * units))
     moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / FLIGHT.memory_rate
@@ -273,22 +238,6 @@ def seconds_of_group(sizes: NDArray[Any], config: Fp32xConfig, align_a: int, ali
 
 PIECES = 4
 """Rows that a warpgroup claims at a time up to K = ``round_short``, as ``claimed.cuh`` has it."""
-
-
-def presplit_rows(desc: GemmDesc, units: int) -> Rows:
-    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing for other N.
-
-    Nothing either where each product of a batch has a B of its own: in flight that takes as long by both models, and was measured
-    there.
-    """
-    p, found = PRESPLIT, Rows()
-    if (desc.batch > 1 and desc.stride_b) or not p.narrowest <= desc.N <= p.widest[str(ELEMENT_BYTES[desc.type_a])]:
-        return found
-    for one, _ in itertools.chain(*in_clusters(ONE, *CLUSTERS[:4])):
-        blocks = -(-desc.M // one.BM) * -(-desc.N // one.BN) * desc.batch * one.SLICES
-        if one.SLICES == 1 or (blocks <= blocks_at_once(one, units) and p.least_slice * one.SLICES <= desc.K):
-            found.append((one, 1))
-    return found
 
 
 def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
@@ -318,24 +267,18 @@ def presplit_times(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, 
 
 # any form
 
-
-def weigh(desc: GemmDesc, units: int, rows: Rows) -> list[tuple[float, int]]:
-    """Return the predicted seconds of all launches on the device, and the launches that the host may be the limit of."""
-    split = rows[0][0].split if rows else ""
-    if split == BOTH:
-        each = zip(product_times(desc, units, rows), rows, strict=True)
-        return [(seconds + beside(desc, units, *row), 0) for seconds, row in each]
-    return (in_flight_times if split == IN_FLIGHT else presplit_times)(desc, units, rows)
+TIMES = {BOTH: beforehand_times, IN_FLIGHT: in_flight_times, ONE: presplit_times}
+"""Functions that return the predicted seconds of all launches on the device, and the launches that the host may be the limit of."""
 
 
 def total(desc: GemmDesc, units: int, rows: Rows) -> list[float]:
     """Return the predicted seconds: of all launches, or the host's where that is the limit; the device's break ties."""
     found, host = [], cost_model.HOST.launch
-    for seconds, launches in weigh(desc, units, rows):
+    for seconds, launches in TIMES[rows[0][0].split](desc, units, rows) if rows else ():
         found.append(max(seconds, host * launches) + cost_model.TIE * seconds * (launches > 0))
     return found
 
 
 def alone(desc: GemmDesc, config: Fp32xConfig, units: int) -> tuple[float, int]:
-    """Return a configuration's predicted seconds on the device and number of launches, as ``weigh`` does."""
-    return weigh(desc, units, [(config, config.k_parts)])[0]
+    """Return a configuration's predicted seconds on the device and number of launches, as ``TIMES`` do."""
+    return TIMES[config.split](desc, units, [(config, config.k_parts)])[0]

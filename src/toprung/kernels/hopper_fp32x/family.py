@@ -44,8 +44,6 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     precision = "fp32x"
     epilogues = EVERY
-    rows: ClassVar[staticmethod[[GemmDesc, int], cost.Rows]]
-    """Function that returns the form's candidates for a product and a number of SMs."""
 
     def supports(self, device: Device, desc: Desc) -> str:
         reason = unsupported(device, desc, self.config)
@@ -59,7 +57,7 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return cost.total(desc, device.compute_units, [(config, config.k_parts)])[0]
 
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
-        rows = self.rows(desc, device.compute_units)
+        rows = cost.weighed(desc, device.compute_units, self.config)
         found = sorted(zip(cost.total(desc, device.compute_units, rows), range(len(rows)), strict=True))[:most]
         return [(seconds, with_parts(*rows[i])) for seconds, i in found]
 
@@ -99,17 +97,18 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     predicts = True
     packs = SplitOperand
 
-    rows = staticmethod(cost.both)
-
     def weighed(self, device: Device, desc: GemmDesc, most: int = MOST) -> Iterable[tuple[float, Fp32xConfig]]:
-        return [cost.least(desc, device.compute_units)]
+        units, rows = device.compute_units, cost.weighed(desc, device.compute_units, self.config)
+        times = cost.beforehand_times(desc, units, rows, short=False)
+        best = rows[times.index(min(times))]  # of equal predictions the larger tile and the fewer parts
+        return [(cost.total(desc, units, [best])[0], with_parts(*best))]
 
     def reason(self, device: Device, desc: GemmDesc, config: Fp32xConfig) -> str:
         return f"in tiles of {config.BM}×{config.BN}" + f" and {config.k_parts} slices of K" * (config.k_parts > 1)
 
     def space(self, device: Device, desc: GemmDesc) -> Axes:
         # a few slices of K, and those that fill the device
-        axes, filling = super().space(device, desc), {parts for _, parts in cost.both(desc, device.compute_units)}
+        axes, filling = super().space(device, desc), {parts for _, parts in cost.weighed(desc, device.compute_units, self.config)}
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
 
@@ -139,7 +138,6 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
     operand_dtypes = frozenset(ELEMENT_BYTES)
     margin = 1.0  # one launch as plain fp32's, predicted as well: with 1.05 fewer selections of stored checks are within 5 %
     groups = Groups(group_share, group_launches)
-    rows = staticmethod(cost.in_slices)
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, K_BLOCK) else None
@@ -156,7 +154,6 @@ class HopperInflightSplitK(Fp32xFamily):
     config = in_flight(k_parts=2)
     predicts = True
     margin = 1.05  # predicted nearly as well as in flight without parts
-    rows = staticmethod(cost.in_parts)
 
 
 class HopperPresplit(Fp32xFamily):
@@ -166,7 +163,6 @@ class HopperPresplit(Fp32xFamily):
     config = presplit()
     operand_dtypes = frozenset(ELEMENT_BYTES)
     packs = SplitOperand
-    rows = staticmethod(cost.presplit_rows)
 
 
 class HopperStrassen(KernelFamily[NoConfig]):
@@ -190,7 +186,8 @@ class HopperStrassen(KernelFamily[NoConfig]):
         return ""
 
     def cost(self, device: Device, desc: GemmDesc, config: NoConfig) -> float:
-        return cost.strassen_seconds(desc, device.compute_units)
+        # nothing is weighed against it. An eighth fewer operations; sums of quarters take half of that: strassen.json, within 6 %
+        return 15 / 16 * cost.total(desc, device.compute_units, [(self.tile, 1)])[0]
 
     def reason(self, device: Device, desc: Desc, config: NoConfig) -> str:
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
