@@ -504,17 +504,19 @@ def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
 # planted bugs
 
 
-USED: dict[str, tuple[Any, str]] = {"tiled": (tiled, "RECORD"), "add": (launch, "ADD")}
-"""Modules that hold the records of the kernels of a product, and the names there."""
+USED: dict[str, tuple[Any, str]] = {"tiled": (tiled.FAMILY, "records"), "add": (launch, "ADD")}
+"""Holders of the records of a product's kernels, alone or the first of several, and the names there."""
 
 
 def plant(stem: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
     """Have a kernel run whose text has been damaged."""
     module, name = USED[stem]
-    right = getattr(module, name)
+    held = getattr(module, name)
+    right = held[0] if isinstance(held, tuple) else held
     whole = folder / right.source.name
     whole.write_text(right.text())  # with what it includes
-    monkeypatch.setattr(module, name, trial.altered(replace(right, source=whole), folder, *changes))
+    wrong = trial.altered(replace(right, source=whole), folder, *changes)
+    monkeypatch.setattr(module, name, (wrong, *held[1:]) if isinstance(held, tuple) else wrong)
 
 
 PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (

@@ -73,7 +73,7 @@ def test_every_result_is_where_it_belongs_with_every_tile(session: Session, firs
 def test_a_planted_bug_is_found(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(tiled, "RECORD", trial.altered(RECORD, tmp_path, (right, wrong)))
+    monkeypatch.setattr(tiled.FAMILY, "records", (trial.altered(RECORD, tmp_path, (right, wrong)),))
     assert {s.status for s in results(session, Gemm(67, 61, 37, ldc=70), 16, 13)} == {"wrong"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from toprung.kernels.blocks import Block, block_like, fitted, split_k_factors, t
 from toprung.kernels.cost_model import block_count
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import MOST_GROUPS, block_record, chain_lengths, direct, in_chains, longs, summed, uints
-from toprung.kernels.record import RecordFamily
+from toprung.kernels.record import LibraryKernel, RecordFamily
 from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
 from toprung.tile import Tile
@@ -30,10 +31,16 @@ CPU_DEEP = 1024
 
 
 class Tiled(RecordFamily[TileConfig]):
-    """The tunable block kernel."""
+    """The tunable block kernel.
 
+    Attributes
+    ----------
+    meet : True if slices of K are blocks of a cluster, which adds them up; else a second launch does
+    """
+
+    meet: ClassVar[bool] = False
     name = "tiled"
-    records = (RECORD, ADD)
+    records: tuple[LibraryKernel, ...] = (RECORD, ADD)
     ranked = predicts = True
 
     def supports(self, device: Device, desc: Desc) -> str:
@@ -46,7 +53,7 @@ class Tiled(RecordFamily[TileConfig]):
         if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
             return []
         if device.kind == "gpu":
-            return all_configured(device, desc, blocks.weigh(device, desc, False, most))
+            return all_configured(device, desc, blocks.weigh(device, desc, self.meet, most), self.meet)
         a, b, _ = desc.widths
         legal = [t for t in (replace(t, VA=a, VB=b) for t in RECORD.tiles["cpu"]) if RECORD.allows(t, (), device)]
         cut = [configured(device, desc, Block(t, 1.0, ahead=0), _cpu_slices(device, desc, t)) for t in legal]
@@ -63,7 +70,7 @@ class Tiled(RecordFamily[TileConfig]):
         pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * slices)
 
         def predicted(piece: GemmDesc) -> float:
-            return blocks.block_seconds(device, piece, like, config.tile, slices, regrouped=regrouped)
+            return blocks.block_seconds(device, piece, like, config.tile, slices, regrouped, self.meet)
 
         if len(pieces) == 1:
             return predicted(desc)  # the same product keeps what it knows of itself
@@ -75,21 +82,27 @@ class Tiled(RecordFamily[TileConfig]):
         return why + (f", sums split over K into {config.slices} to have that many" if config.slices > 1 else "")
 
     def compile(self, session: Session, desc: GemmDesc, config: TileConfig, epilogue: Epilogue | None = None) -> Launches:
-        return in_chains(
-            session, desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _plan(session, piece, config)
-        )
+        longest, record = blocks.longest_launch(config.options) * config.slices, self.record(config)
+        return in_chains(session, desc, longest, lambda piece: _plan(session, piece, record, config, self.meet))
 
     def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: Desc, exact: bool) -> TileConfig | str:
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
             return reason
         here, there = block_count(desc, tile), block_count(measured, tile)
-        slices = adapted_slices(desc.K, tile.BK or 1, config.slices, here, there, exact)
+        wanted = adapted_slices(desc.K, tile.BK or 1, config.slices, here, there, exact)
+        if not (slices := self._possible(device, desc, tile, wanted)):
+            return "it would have no slices of K"
         made = with_slices(tile, slices)
         if blocks.chain_of(desc, made) is None:
             return "it has no registers for short chains"
-        options = blocks.layout_options(desc, made, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
+        width = desc.widths[2] if slices == 1 or self.meet else widest(desc.N)
+        options = blocks.layout_options(desc, made, dict(config.options), width)
         return self.complete(device, TileConfig(made, options))
+
+    def _possible(self, device: Device, desc: GemmDesc, tile: Tile, wanted: int) -> int:
+        """Return the slices of K for a product and a tile, about as many as are wanted; 0 if there can be none."""
+        return wanted
 
     def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], TileConfig]:
         tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
@@ -166,29 +179,32 @@ def arguments(desc: GemmDesc, tile: Tile, slices: int, ldc: int, stride_c: int, 
     ]
 
 
-def _plan(session: Session, desc: GemmDesc, config: TileConfig) -> Plan:
-    """Return the plan of a K that may be one chain: all slices of it in one, with a second pass."""
+def _plan(session: Session, desc: GemmDesc, record: LibraryKernel, config: TileConfig, meet: bool) -> Plan:
+    """Return the plan of a K that may be one chain: all slices in one, with a second pass unless they ``meet`` in clusters."""
     tile = config.tile
     slices = whole_slices(desc.K, tile.BK or 1, config.slices)
+    if meet and slices != config.slices:
+        raise LaunchError(f"{desc}: K makes {slices} slices of whole tiles, and not {config.slices}, as clusters have blocks")
+    passes = 1 if meet else slices  # slices whose results lie in memory
     tiles_m, tiles_n = tile_grid(desc, tile)
     area = desc.M * desc.N
-    ldc, stride_c, stride_slice = (desc.N, area, area * desc.batch) if slices > 1 else (desc.ldc, desc.stride_c, 0)
+    ldc, stride_c, stride_slice = (desc.N, area, area * desc.batch) if passes > 1 else (desc.ldc, desc.stride_c, 0)
     at_once = MOST_GROUPS // (tiles_m * tiles_n)  # products in a launch
     if not at_once:
         raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
     fixed = arguments(desc, tile, slices, ldc, stride_c, stride_slice)
 
-    record = RECORD if slices > 1 else block_record(session, desc, RECORD)
+    record = record if passes > 1 else block_record(session, desc, record)
     whole = direct(session, record, config, (tiles_m * tiles_n * min(at_once, desc.batch), slices), (tile.work_items,), fixed)
     if desc.batch <= at_once:
-        return summed(session, desc, slices, whole)
+        return summed(session, desc, passes, whole)
     parts = []
     for first in range(0, desc.batch, at_once):
         steps = {A: first * desc.stride_a, B: first * desc.stride_b, C: first * stride_c}
         places = [First(x.slot, steps[x.slot]) if isinstance(x, First) else x for x in whole.arguments]
         groups = tiles_m * tiles_n * min(at_once, desc.batch - first), slices
         parts.append(whole._replace(groups=groups, arguments=places))
-    return summed(session, desc, slices, *parts)
+    return summed(session, desc, passes, *parts)
 
 
 def configured(device: Device, desc: GemmDesc, one: Block, slices: int, clustered: bool = False) -> TileConfig:
