@@ -29,7 +29,7 @@ from toprung.kernels.hopper_fp32x import cost as inflight
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT
 from toprung.kernels.hopper_sgemm import cost as sgemm
 from toprung.kernels.registry import families
-from toprung.kernels.tiled_group import cost as tiled_group
+from toprung.kernels.tiled_group import family as tiled_group
 from toprung.oracle.gemm import Gemm
 
 HOPPER = replace(nvrtc.device_of("sm_90"), backend="cuda", compute_units=132)

@@ -16,7 +16,7 @@ from test_tiled_cluster_on_cpu import config_for as tiled_in_cluster
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels import group, tiled_group
+from toprung.kernels import group
 from toprung.kernels.blocks import BLOCKS, narrowed
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT, Fp32xConfig
 from toprung.kernels.hopper_fp32x.cost import WEIGHED
@@ -26,7 +26,8 @@ from toprung.kernels.skinny.family import SkinnyConfig, launched
 from toprung.kernels.skinny_model import SMALL, TEAMS
 from toprung.kernels.tiled_cluster.family import FAMILY as TILED_CLUSTER
 from toprung.kernels.tiled_cluster.family import LARGEST
-from toprung.kernels.tiled_group.config import GroupBlock, group_source
+from toprung.kernels.tiled_group import family as tiled_group
+from toprung.kernels.tiled_group.family import GroupBlock, group_source
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.tile import Tile
 
@@ -98,7 +99,7 @@ SWEEPS: list[tuple[Callable[[Any, str], Found], list[Any], tuple[str, ...]]] = [
     (in_groups, RINGS, ("sm_90",)),
     (in_clusters, list(TILES.values()), ("sm_90",)),
     (skinny, [(kernel, few) for kernel in ("rows", "columns") for few in SMALL], ("sm_90",)),
-    (groups, list(tiled_group.config.BLOCKS), ("sm_75", "sm_80", "sm_90")),
+    (groups, list(tiled_group.BLOCKS), ("sm_75", "sm_80", "sm_90")),
 ]
 
 

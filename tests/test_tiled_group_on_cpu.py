@@ -28,9 +28,8 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels import group as packed
 from toprung.kernels.base import candidates
-from toprung.kernels.tiled_group import cost, family
-from toprung.kernels.tiled_group.config import BLOCKS, GroupBlock, group_source
-from toprung.kernels.tiled_group.family import FAMILY, group_launches, group_share
+from toprung.kernels.tiled_group import family
+from toprung.kernels.tiled_group.family import BLOCKS, FAMILY, GroupBlock, group_launches, group_share, group_source
 from toprung.lab.sass.machine_code import inspect_source
 
 SMALL, THIN, LARGE = BLOCKS[3], BLOCKS[4], BLOCKS[0]
@@ -252,13 +251,13 @@ def test_it_is_never_selected_for_a_product_by_itself(folder: Folder) -> None:
 def test_the_cost_model_counts_the_first_blocks_turns_and_takes_blocks_that_fit() -> None:
     device = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132, clock_mhz=1980.0)
     block = BLOCKS[0]
-    step, tile = cost.tile_cycles(device, block, 1)
+    step, tile = family.tile_cycles(device, block, 1)
     descs = [GemmDesc(128, 128, 64 if i else 4096) for i in range(133)]
-    found, turns = cost.group_cycles(device, cost_model.group_sizes(descs[::-1]), block), (4096 + 64) / 8 * step + 2 * tile
-    assert 0 <= found - cost.BLOCK.launch - turns < 0.01 * found, "two turns, the first with the deep one"
-    assert cost.group_block(device, [GemmDesc(1024, 2048, 1024)] * 64) in BLOCKS[:2]
-    assert cost.group_block(device, [GemmDesc(20, 30, 100)] * 300) == SMALL
-    shares = [cost.share(device, GemmDesc(264, 2048, depth)) for depth in (1024, 2048)]
+    found, turns = family.group_cycles(device, cost_model.group_sizes(descs[::-1]), block), (4096 + 64) / 8 * step + 2 * tile
+    assert 0 <= found - family.BLOCK.launch - turns < 0.01 * found, "two turns, the first with the deep one"
+    assert family.group_block(device, [GemmDesc(1024, 2048, 1024)] * 64) in BLOCKS[:2]
+    assert family.group_block(device, [GemmDesc(20, 30, 100)] * 300) == SMALL
+    shares = [group_share(device, GemmDesc(264, 2048, depth)) for depth in (1024, 2048)]
     assert shares[1] == pytest.approx(2 * shares[0], rel=0.1)
 
 
@@ -330,7 +329,7 @@ import numpy as np
 sys.path[:] = {path!r}
 import test_tiled_group_on_cpu as here
 from toprung.kernels import group as packed
-from toprung.kernels.tiled_group import config, family
+from toprung.kernels.tiled_group import family
 
 packed.kernel_of, packed.has_large_parameters = lambda session, source: source, lambda: True
 family.group_block = lambda *what: here.SMALL

@@ -204,16 +204,16 @@ def test_plain_groups_with_epilogues(activation: str | None, largest: int) -> No
 @pytest.mark.parametrize("block", range(5))
 def test_every_block_of_plain_groups(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from toprung.blas import calls
-    from toprung.kernels.tiled_group import config, family
+    from toprung.kernels.tiled_group import family
 
-    monkeypatch.setattr(family, "group_block", lambda *what: config.BLOCKS[block])
+    monkeypatch.setattr(family, "group_block", lambda *what: family.BLOCKS[block])
     calls.forget()
     for trans in ("NN", "TT"):
         group = Group(60, trans, biased=True, least=LEAST)
         group.run("relu", "fp32")
         group.check("relu")
         left = toprung.last_receipt()
-        assert left is not None and left.kernels == (f"tiled_group {config.BLOCKS[block]}",)
+        assert left is not None and left.kernels == (f"tiled_group {family.BLOCKS[block]}",)
     calls.forget()
 
 
