@@ -66,9 +66,7 @@ class Fp32xConfig(FieldsConfig):
     split: str = BOTH
 
     def stored(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-        # a cluster shares a tile, or another launch adds up parts of K
-        absent = "SLICES" if self.split == BOTH or self.k_parts > 1 else "k_parts"
-        return (one for one in super().stored() if one[1].name != absent)
+        return (one for one in super().stored() if one[1].name != ("SLICES" if self.adds else "k_parts"))
 
     def axes(self) -> Axes:
         return {**super().axes(), "STAGES": SEARCHED[self.split]}
@@ -76,6 +74,11 @@ class Fp32xConfig(FieldsConfig):
     @property
     def slices(self) -> int:
         return self.k_parts
+
+    @property
+    def adds(self) -> bool:
+        """True if K may be cut into parts that another launch adds up; else a cluster may share a tile."""
+        return self.split == BOTH or self.k_parts > 1
 
     @forks.cached_property
     def BM(self) -> int:
@@ -168,15 +171,15 @@ def with_parts(config: Fp32xConfig, parts: int) -> Fp32xConfig:
 
 
 @functools.cache
-def in_flight(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 4, GROUP: int = 8, SLICES: int = 1, k_parts: int = 1) -> Fp32xConfig:
+def in_flight(
+    CONSUMERS: int = 2, BN: int = 128, STAGES: int = 4, GROUP: int = 8, SLICES: int = 1, k_parts: int = 1, split: str = IN_FLIGHT
+) -> Fp32xConfig:  # fmt: skip
     """Return a configuration whose operands are split on their way to the Tensor Cores."""
-    return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, k_parts, IN_FLIGHT)
+    return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, k_parts, split)
 
 
-@functools.cache
-def presplit(CONSUMERS: int = 2, BN: int = 128, STAGES: int = 5, GROUP: int = 8, SLICES: int = 1) -> Fp32xConfig:
-    """Return a configuration whose B is split beforehand, and A on its way."""
-    return Fp32xConfig(CONSUMERS, BN, STAGES, GROUP, SLICES, split=ONE)
+presplit = functools.partial(in_flight, split=ONE)
+"""Return a configuration whose B is split beforehand, and A on its way."""
 
 
 @functools.lru_cache(16)
@@ -189,6 +192,5 @@ def aligned(desc: GemmDesc) -> tuple[int, int]:
 
 def on_words(desc: GemmDesc) -> bool:
     """Return True if all rows of halves begin on words of 4 bytes, as their first one does."""
-    apart, f32 = desc.batch > 1, "float32"
-    a = desc.type_a == f32 or not (desc.lda % 2 or (apart and desc.stride_a % 2))
-    return a and (desc.type_b == f32 or not (desc.ldb % 2 or (apart and desc.stride_b % 2)))
+    strides = ((desc.type_a, desc.lda, desc.stride_a), (desc.type_b, desc.ldb, desc.stride_b))
+    return not any(ELEMENT_BYTES[of] * n % 4 for of, ld, apart in strides for n in (ld, apart * (desc.batch > 1)))

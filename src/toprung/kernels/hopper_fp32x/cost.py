@@ -96,7 +96,7 @@ def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
 
 def weighed(desc: GemmDesc, units: int, like: Fp32xConfig) -> Rows:
     """Return what is weighed of a form: that of ``like``, with parts of K or with slices in clusters."""
-    return (in_parts if like.split == BOTH or like.k_parts > 1 else in_slices)(desc, units, like.split)
+    return (in_parts if like.adds else in_slices)(desc, units, like.split)
 
 
 def in_parts(desc: GemmDesc, units: int, form: str = IN_FLIGHT) -> Rows:

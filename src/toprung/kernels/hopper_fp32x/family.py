@@ -67,17 +67,17 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
 
     def texts(self, backend: str) -> Iterable[str]:
         # CUDA C++ has no prelude
-        sources, in_parts = [product_source(self.config)], self.config.k_parts > 1
-        if self.config.split == IN_FLIGHT:
-            sources += [reduce_source() if in_parts else product_source(self.config, GROUPED=1)]
-        else:
-            sources += [split_source(), reduce_source()] if self.config.split == BOTH else [split_source()]
+        sources = [product_source(self.config), *([] if self.config.split == IN_FLIGHT else [split_source()])]
+        if self.config.adds:
+            sources.append(reduce_source())
+        elif self.config.split == IN_FLIGHT:
+            sources.append(product_source(self.config, GROUPED=1))
         return [source.text for source in sources]
 
     def adapt(self, device: Device, desc: GemmDesc, config: Fp32xConfig, measured: GemmDesc, exact: bool) -> Fp32xConfig | str:
-        both, blocks = config.split == BOTH, config.k_parts * block_count(measured, config)
-        if not both and config.k_parts == 1:
+        if not config.adds:
             return config
+        both, blocks = config.split == BOTH, config.k_parts * block_count(measured, config)
         wanted = config.k_parts if exact else round(blocks / max(block_count(desc, config), 1))  # as many blocks as were measured
         parts = trimmed(desc.K, min(wanted, cost.most_slices(desc) if both else desc.K // SHORTEST))
         return with_parts(config, parts) if both or parts > 1 else "its tiles are as many as there are SMs: K is not cut"
@@ -89,7 +89,17 @@ class Fp32xFamily(KernelFamily[Fp32xConfig]):
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth + TEST_EDGE), with_parts(config, parts)
 
 
-class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
+class Searched(Fp32xFamily, SearchedFamily[Fp32xConfig]):
+    """A form that the tuner searches."""
+
+    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
+        # every block that is weighed, its ring and raster as they are, in all parts or slices of K
+        axis = "k_parts" if self.config.adds else "SLICES"
+        for config, n in itertools.product(cost.WEIGHED[self.config.split], self.space(device, desc)[axis]):
+            yield {**self.point(config), axis: n}
+
+
+class HopperFp32x(Searched):
     """Both operands split beforehand."""
 
     name = "hopper_fp32x"
@@ -112,15 +122,6 @@ class HopperFp32x(Fp32xFamily, SearchedFamily[Fp32xConfig]):
         few = {trimmed(desc.K, min(n, cost.most_slices(desc))) for n in axes["k_parts"]}
         return {**axes, "k_parts": tuple(sorted(filling | few))}
 
-    def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
-        slices = trimmed(desc.K, point["k_parts"])
-        return super().at(device, desc, {**point, "k_parts": slices}) if slices <= cost.most_slices(desc) else None
-
-    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
-        # every block that is weighed, its ring and raster as they are, in all slices
-        for config, slices in itertools.product(cost.WEIGHED[BOTH], self.space(device, desc)["k_parts"]):
-            yield {**self.point(config), "k_parts": slices}
-
 
 def group_share(device: Device, desc: GemmDesc) -> float:
     """Return the predicted seconds that a product adds to a group: with a short side, too, as a launch of its own costs more."""
@@ -129,7 +130,7 @@ def group_share(device: Device, desc: GemmDesc) -> float:
     return cost.share(desc, device.compute_units)
 
 
-class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
+class HopperInflight(Searched):
     """Both operands split in flight."""
 
     name = "hopper_inflight"
@@ -141,10 +142,6 @@ class HopperInflight(Fp32xFamily, SearchedFamily[Fp32xConfig]):
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         return super().at(device, desc, point) if point["SLICES"] <= ceil(desc.K, K_BLOCK) else None
-
-    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
-        for one, slices in itertools.product(cost.WEIGHED[IN_FLIGHT], self.space(device, desc)["SLICES"]):
-            yield {**self.point(one), "SLICES": slices}
 
 
 class HopperInflightSplitK(Fp32xFamily):
@@ -160,7 +157,7 @@ class HopperPresplit(Fp32xFamily):
     """B split beforehand and A in flight."""
 
     name = "hopper_presplit"
-    config = presplit()
+    config = presplit(STAGES=5)
     operand_dtypes = frozenset(ELEMENT_BYTES)
     packs = SplitOperand
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,7 @@ class SplitOperand:
         self.session, self.like = session, _of_b(call)
         self.terms = session.allocate(terms_bytes(call.N, call.K))
         self.address = address_of(self.terms)
-        places = (*NONE, *beside(Address(PACKED), call.N, call.K))
-        split = splitting(session, call, places, (0, 1, call.N, 1), spread(call.K, not call.trans_b))
+        split = splitting(session, replace(call, batch=1), (*NONE, *beside(Address(PACKED), call.N, call.K)), "B")
         session.launcher(Plan([split]))(0, 0, b, 0, 0, 0, 1.0, 0.0, queue, packed=self.address)
 
     def refused(self, session: Session, call: GemmDesc) -> str:
@@ -103,7 +103,7 @@ class Fp32xLaunches(Launches):
             self.epilogue, self._addend = Epilogue(True, desc.ldc, 1, desc.stride_c), C
         self._count = Counter(session)
         self._product = kernel_of(session, source_of(desc, self.config, self.epilogue))
-        super().__init__(session, self._plan(False, is_one and desc.trans_b), self._count.read)
+        super().__init__(session, self._plan(False, is_one and config.split == ONE and desc.trans_b), self._count.read)
         if config.split == ONE or (config.split == BOTH and not (desc.batch > 1 and desc.stride_b)):
             self.packed = functools.partial(self._plan, True, False)
 
@@ -112,7 +112,6 @@ class Fp32xLaunches(Launches):
         desc, config, session, parts, i, long = self.call, self.config, self.session, self.config.k_parts, np.int32, np.int64
         batch, ldc, stride_c = desc.batch, desc.ldc, desc.stride_c
         both, one, depth = config.split == BOTH, config.split == ONE, depth_of(desc.K, parts)
-        claims = claims and one
         matrices_a, matrices_b = matrices(desc.stride_a, batch), matrices(desc.stride_b, batch)
 
         # in the workspace: terms of A, terms of B, results of parts
@@ -124,9 +123,7 @@ class Fp32xLaunches(Launches):
         terms_b = beside(Address(PACKED) if prepared else Address(WORKSPACE, bytes_a), rows_b, depth_b)
         launches = []
         if both or (one and not prepared and not claims):
-            sides = (desc.M if both else 0, matrices_a, 0 if prepared else desc.N, matrices_b)
-            cluster = spread(depth, (both and desc.trans_a) or not desc.trans_b)
-            launches.append(splitting(session, desc, (*terms_a, *terms_b), sides, cluster, parts))
+            launches.append(splitting(session, desc, (*terms_a, *terms_b), "A" * both + "B" * (not prepared), parts))
 
         last = epilogues.arguments(self.epilogue, slot=self._addend)
         to: tuple[Argument, ...] = (Address(C), ALPHA, BETA, *last)
@@ -185,15 +182,16 @@ def terms_map(terms: Address, rows: int, depth: int, side: int) -> Map:
 
 
 def splitting(
-    session: Session, call: GemmDesc, addresses: tuple[Argument, ...], sides: tuple[int, int, int, int], cluster: int,
-    slices: int = 1,
+    session: Session, call: GemmDesc, addresses: tuple[Argument, ...], which: str, slices: int = 1
 ) -> KernelLaunch:  # fmt: skip
-    """Return the splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out.
+    """Return the splitting pass on rows of A's matrices and columns of B's, if they are in ``which``.
 
     Slices of K are matrices of their own.
     """
     i, long, units, depth = np.int32, np.int64, session.device.compute_units, depth_of(call.K, slices)
-    rows, matrices_a, cols, matrices_b = sides[0], sides[1] * slices, sides[2], sides[3] * slices
+    rows, matrices_a = call.M * ("A" in which), matrices(call.stride_a, call.batch) * slices
+    cols, matrices_b = call.N * ("B" in which), matrices(call.stride_b, call.batch) * slices
+    cluster = spread(depth, ("A" in which and call.trans_a) or not call.trans_b)
     lanes_a, blocks_a = walk(rows, matrices_a, depth, call.trans_a, units, cluster)
     lanes_b, blocks_b = walk(cols, matrices_b, depth, not call.trans_b, units, cluster)
     return KernelLaunch(
