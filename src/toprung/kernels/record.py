@@ -106,9 +106,8 @@ class KernelRecord:
     routine: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tiles", MappingProxyType(dict(self.tiles)))
-        object.__setattr__(self, "space", MappingProxyType(dict(self.space)))
-        object.__setattr__(self, "defines", MappingProxyType(dict(self.defines)))
+        for name in ("tiles", "space", "defines"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ from toprung.kernels.hopper_fp32x.config import (
     Fp32xConfig,
     aligned,
     in_flight,
+    presplit,
 )
 from toprung.kernels.hopper_fp32x.sizes import SHORTEST, matrices
 
@@ -40,13 +41,10 @@ FLIGHT.times = dict(zip(BLOCKS[IN_FLIGHT], FLIGHT.times, strict=True))
 PRESPLIT.times = {size: dict(zip(BLOCKS[ONE], times, strict=True)) for size, times in PRESPLIT.times.items()}
 
 WEIGHED: Mapping[str, Sequence[Fp32xConfig]] = {
-    BOTH: [
-        Fp32xConfig(STAGES=4), Fp32xConfig(BN=64, STAGES=4), Fp32xConfig(CONSUMERS=1, BN=64, STAGES=8, GROUP=16),
-        Fp32xConfig(CONSUMERS=1, BN=32, STAGES=8, GROUP=16),
-    ],
+    BOTH: [Fp32xConfig(*shape) for shape in ((2, 128, 4), (2, 64, 4), (1, 64, 8, 16), (1, 32, 8, 16))],
     IN_FLIGHT: [in_flight(*block, n) for block, n in (*zip(BLOCKS[IN_FLIGHT], (4, 6, 8, 5, 8), strict=True), *LONG.items())],
-    ONE: [Fp32xConfig(*block, n, split=ONE) for block, n in zip(BLOCKS[ONE], (5, 7), strict=True)],
-}  # fmt: skip
+    ONE: [presplit(*block, n) for block, n in zip(BLOCKS[ONE], (5, 7), strict=True)],
+}
 """Blocks that are weighed, by form; clusters and parts of K follow from the product.
 
 Rings have as many stages as shared memory allows for the blocks that an SM has registers for; long rings come last. With both

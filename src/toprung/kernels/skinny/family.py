@@ -161,8 +161,8 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         wanted = adapted_slices(s.depth, iteration_depth(tile), config.slices, block_count(s, tile), measured_blocks, exact)
         if not (slices := self._possible(s, tile, wanted)):
             return "it would have no slices of K"
-        made = SkinnyConfig(with_slices(tile, slices), _complete({**dict(config.options), "SMALL": small_of(s)}))
-        return self.complete(device, made)
+        options = {**dict(config.options), "SMALL": small_of(s)}
+        return self.complete(device, SkinnyConfig(with_slices(tile, slices), tuple(options.items())))
 
     def _possible(self, s: Skinny, tile: Tile, wanted: int) -> int:
         """Return the slices of K for a product and a tile, about as many as are wanted; 0 if there can be none."""
@@ -200,7 +200,7 @@ class SkinnyFamily(RecordFamily[SkinnyConfig]):
         return {"ACROSS": t.DM, "DN": t.DN, "TN": t.TN or 1, "KU": t.KU or 1, "SPLIT_K": t.SPLIT_K or 1}
 
     def _options(self, device: Device, desc: Desc) -> tuple[tuple[str, int], ...]:
-        return _complete(RECORDS[reader(desc.skinny)].options(device, {"SMALL": small_of(desc.skinny)}))
+        return RECORDS[reader(desc.skinny)].complete(device, [("SMALL", small_of(desc.skinny))])
 
 
 def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:
@@ -215,11 +215,7 @@ def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:
         crowded = dict(config.options)["SMALL"] == FEW and more
         held = HELD // 2 if crowded else HELD
         more[ROOM.name] = min(max(1, held // config.tile.work_items), ROOM.values[-1])
-    return replace(config, options=_complete({**dict(config.options), **more}))
-
-
-def _complete(options: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(options.items()))
+    return replace(config, options=tuple(sorted({**dict(config.options), **more}.items())))
 
 
 def _cpu_tile(device: Device, desc: Desc) -> Tile:
