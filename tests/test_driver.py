@@ -19,7 +19,7 @@ FAULTS = [  # beginning of the name of the case that finds it; file, text, what 
     ("tiled:", LAUNCHER, "config.numAttrs = 1", "pass"),
     ("tiled:", LAUNCHER, "launch.overlaps and session._can_overlap", "not launch.overlaps and session._can_overlap"),
     ("tiled:", LAUNCHER, "at.append(base + 8 * (len(addresses) + len(self.numbers)))", "at.append(base + 8 * len(addresses))"),
-    ("current streams", CUDA, "key = int(self.queue if queue is None else queue)", "key = 0"),
+    ("current streams", CUDA, "number_of(int(self.queue if queue is None else queue))", "number_of(0)"),
     ("scalars of every", LAUNCHER, "[float(np.float32(numbers[i]))", "[0.0"),
     ("scalars of every", CUDA, "max(nbytes, 2 * found.buffer.nbytes)", "nbytes"),
     ("contexts", LAUNCHER, "            enter(before)\n", "            pass\n"),

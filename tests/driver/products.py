@@ -31,6 +31,7 @@ from cuda.bindings import driver
 
 import once
 import toprung
+import toprung.blas.grouped  # faults are planted in what is loaded
 from toprung.arrays import cupy  # noqa: F401  # faults are planted in what is loaded
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
