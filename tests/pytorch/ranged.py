@@ -115,9 +115,11 @@ def ranges_behind_one_are_found_without_being_asked_for() -> None:
     make = lambda n: torch.mm(W[n], B[:, :500])  # noqa: E731
     prepared(make, 600, 610, 620)
     BEHIND[:] = BEHIND[-2:]
+    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
+    BEHIND.pop().work()
+    assert len(kin.ranges) > 4, "a job brings several"
     for job in BEHIND:  # each job adds the next one
         job.work()
-    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
     assert min(one.first for one in kin.ranges) < 100 and len(BEHIND) < 60
     for size in random.Random(2).sample(range(300, 600), 30):
         assert frames(lambda size=size: make(size)) == []  # type: ignore[misc]

@@ -19,7 +19,7 @@ from typing import Any
 
 from toprung import store as stores
 from toprung.blas import background
-from toprung.blas.ranges import Around, Operands, around
+from toprung.blas.ranges import NARROWEST, Around, Operands, around
 from toprung.device import Device
 from toprung.dispatch.tuned import stamp_of
 from toprung.kernels.registry import families
@@ -27,13 +27,18 @@ from toprung.paths import cache_dir, data_dir, publish_cached
 
 PACKAGE = Path(__file__).parents[1]
 
+AHEAD = 7
+"""Ranges beside the first for which a worker looks when it is asked to go on: a request costs the program more than a range."""
 
-def found(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:
+
+def found(
+    device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False, step: int = 0
+) -> tuple[Around, ...]:  # fmt: skip
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
     The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
-    size, but not for ``exact``, whose caller has no use for them. Where there is no worker there are no ranges: a plan for each
-    size would hold the GIL for half a second.
+    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others if ``step`` is 1 or -1, at
+    greater or smaller sizes. Where there is no worker there are no ranges: to plan each size would hold the GIL for half a second.
     """
     ask = background.HERE.ask if axis is None else background.HERE.apart
     # sources of families that a user brings may change without a change here
@@ -49,16 +54,27 @@ def found(device: Device, operands: Operands, axis: int | None, theirs: str, exa
             one = pickle.loads((folder / name).read_bytes())
             (here if name in own else others).append(one._replace(words=one.made.at(size if name in own else spans[name][1])))
             background.breathe()
-    return (*here, *others) if here else ask(_find, folder, device, operands, axis, theirs, exact) or ()
+    return (*here, *others) if here else ask(_find, folder, step, device, operands, axis, theirs, exact) or ()
 
 
-def _find(folder: Path, *product: Any) -> tuple[Around, ...]:
+def _find(folder: Path, step: int, device: Device, operands: Operands, axis: int, *how: Any) -> tuple[Around, ...]:
     """Return what ``ranges.around`` finds, and keep it in a folder but for its kernels' sources, which are long."""
-    made, same = around(*product), _key(*product) == folder.name  # a worker may have been started with another store
-    for one in made if same else ():
-        if one.made is not None and one.selection.unproven is None:
-            publish_cached(folder / f"{one.made.first}-{one.made.last}", pickle.dumps(one._replace(sources=())))
-    return made
+    size, found = operands.size(axis), around(device, operands, axis, *how)
+    made = list(found)
+    for _ in range(AHEAD if step and found else 0):
+        if (one := found[0].made) is None:  # the next tile's sizes may have a range
+            size = (size - 1) // NARROWEST * NARROWEST + (NARROWEST + 1 if step > 0 else 0)
+        else:
+            size = one.last + 1 if step > 0 else one.first - 1
+        if size < 2 or not (found := around(device, operands.at(axis, size), axis, *how)):
+            break
+        if (one := found[0].made) is not None and found[0].selection.unproven is None:
+            made.append(found[0]._replace(words=one.at(one.last)))
+    same = _key(device, operands, axis, *how) == folder.name  # a worker may have been started with another store
+    for found_here in made if same else ():
+        if (one := found_here.made) is not None and found_here.selection.unproven is None:
+            publish_cached(folder / f"{one.first}-{one.last}", pickle.dumps(found_here._replace(sources=())))
+    return tuple(made)
 
 
 def _key(device: Device, operands: Operands, axis: int, theirs: str, exact: bool) -> str:

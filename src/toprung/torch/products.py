@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import math
 import threading
 import traceback
@@ -232,7 +233,7 @@ class Products(CountedProducts[Entry]):
             _prepare(entry, settings)
         try:
             session = session_at(there.a.operand.home, there.a.operand.queue)
-            found = _around(session, there, kin.axis, settings)
+            found = _around(session, there, kin.axis, settings, step)
             made = kin.around(entry, there, session, *found[:1])
         except Exception as error:
             if step:  # the first product of that size reports the error
@@ -241,12 +242,10 @@ class Products(CountedProducts[Entry]):
             made, found = kin.around(entry, there), ()
         background.breathe()
         unknown = made.native.verdict == bridge.UNKNOWN
-        if unknown and step:  # the next tile's sizes may have a range
-            block = (size - 1) // NARROWEST * NARROWEST
-            self._after(entry, block + NARROWEST + 1 if step > 0 else block, step)
-            return
-        self._adopt(entry, kin, made)
-        for other in found[1:]:  # from disk: a program that starts again has them at once
+        if not (unknown and step):
+            self._adopt(entry, kin, made)
+            self.cover(kin)
+        for other in found[1:]:  # from disk, or found on the way
             if other.made is not None and other.made.first <= high and low <= other.made.last and not kin.find(other.made.last):
                 background.breathe()
                 with contextlib.suppress(Exception):  # the first product of that size reports the error
@@ -255,8 +254,12 @@ class Products(CountedProducts[Entry]):
             _prepare(entry, settings)
         background.breathe()
         self.cover(kin)
+        first, last = made.first, made.last
+        if unknown:  # the next tile's sizes may have a range
+            first = (size - 1) // NARROWEST * NARROWEST + 1
+            last = first + NARROWEST - 1
         for way in (step,) if step else () if unknown else (1, -1):
-            self._after(entry, made.last + 1 if way > 0 else made.first - 1, way)
+            self._after(entry, last + 1 if way > 0 else first - 1, way)
 
     def _adopt(self, entry: Entry, kin: ranges.Kin, made: ranges.Range) -> None:
         """Add a range to its kin; what is decided already, or whose job has begun, stays as it is: its bits change once."""
@@ -629,11 +632,11 @@ def theirs(settings: Settings) -> str:
     return "" if settings.own else "PyTorch's own"
 
 
-def _around(session: Any, operands: Operands, axis: int | None, settings: Settings) -> tuple[Around, ...]:
+def _around(session: Any, operands: Operands, axis: int | None, settings: Settings, step: int = 0) -> tuple[Around, ...]:
     """Return what ``remembered.found`` does, and have the kernels loaded by threads that are free."""
-    found = remembered.found(session.device, operands, axis, theirs(settings))
+    found = remembered.found(session.device, operands, axis, theirs(settings), step=step)
     background.breathe()
-    for source in found[0].sources if found else ():
+    for source in itertools.chain.from_iterable(one.sources for one in found):
         background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
     return found
 
