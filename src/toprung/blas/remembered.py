@@ -15,7 +15,6 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from toprung import store as stores
 from toprung.blas import background
@@ -27,8 +26,8 @@ from toprung.paths import cache_dir, data_dir, publish_cached
 
 PACKAGE = Path(__file__).parents[1]
 
-AHEAD = 7
-"""Ranges beside the first for which a worker looks when it is asked to go on: a request costs the program more than a range."""
+AHEAD = 6
+"""Ranges beside the first for which a worker looks: a request costs the program more than a range."""
 
 
 def found(
@@ -37,8 +36,9 @@ def found(
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
     The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
-    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others if ``step`` is 1 or -1, at
-    greater or smaller sizes. Where there is no worker there are no ranges: to plan each size would hold the GIL for half a second.
+    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others
+    at greater sizes (``step`` of 1), at smaller ones (-1), or for half of them each (0). Where there is no worker there are no
+    ranges: to plan each size would hold the GIL for half a second.
     """
     ask = background.HERE.ask if axis is None else background.HERE.apart
     # sources of families that a user brings may change without a change here
@@ -57,20 +57,23 @@ def found(
     return (*here, *others) if here else ask(_find, folder, step, device, operands, axis, theirs, exact) or ()
 
 
-def _find(folder: Path, step: int, device: Device, operands: Operands, axis: int, *how: Any) -> tuple[Around, ...]:
+def _find(
+    folder: Path, step: int, device: Device, operands: Operands, axis: int, theirs: str, exact: bool
+) -> tuple[Around, ...]:  # fmt: skip
     """Return what ``ranges.around`` finds, and keep it in a folder but for its kernels' sources, which are long."""
-    size, found = operands.size(axis), around(device, operands, axis, *how)
-    made = list(found)
-    for _ in range(AHEAD if step and found else 0):
-        if (one := found[0].made) is None:  # the next tile's sizes may have a range
-            size = (size - 1) // NARROWEST * NARROWEST + (NARROWEST + 1 if step > 0 else 0)
-        else:
-            size = one.last + 1 if step > 0 else one.first - 1
-        if size < 2 or not (found := around(device, operands.at(axis, size), axis, *how)):
-            break
-        if (one := found[0].made) is not None and found[0].selection.unproven is None:
-            made.append(found[0]._replace(words=one.at(one.last)))
-    same = _key(device, operands, axis, *how) == folder.name  # a worker may have been started with another store
+    made = list(around(device, operands, axis, theirs, exact))
+    for way in () if exact or not made else (step,) if step else (1, -1):
+        size, one = operands.size(axis), made[0].made
+        for _ in range(AHEAD if step else AHEAD // 2):
+            if one is None:  # the next tile's sizes may have a range
+                size = (size - 1) // NARROWEST * NARROWEST + (NARROWEST + 1 if way > 0 else 0)
+            else:
+                size = one.last + 1 if way > 0 else one.first - 1
+            if size < 2 or not (found := around(device, operands.at(axis, size), axis, theirs, exact)):
+                break
+            if (one := found[0].made) is not None and found[0].selection.unproven is None:
+                made.append(found[0]._replace(words=one.at(one.last)))
+    same = _key(device, operands, axis, theirs, exact) == folder.name  # a worker may have been started with another store
     for found_here in made if same else ():
         if (one := found_here.made) is not None and found_here.selection.unproven is None:
             publish_cached(folder / f"{one.first}-{one.last}", pickle.dumps(found_here._replace(sources=())))
