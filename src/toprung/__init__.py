@@ -1,10 +1,11 @@
 """toprung: a laboratory and library for single-precision matrix multiplication on GPUs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toprung import errors
 from toprung.backends import devices
 from toprung.blas import epilogue, routines
+from toprung.blas.grouped import matmul_grouped
 from toprung.blas.packed import PackedOperand
 from toprung.blas.plan import Plan, plan
 from toprung.blas.prepack import prepack
@@ -13,9 +14,6 @@ from toprung.blas.routines import matmul, sgemm, sgemv
 from toprung.device import Device
 from toprung.dispatch import autotune
 from toprung.dispatch.autotune import planning
-
-if TYPE_CHECKING:
-    from toprung.blas.grouped import matmul_grouped
 
 __all__ = [
     "Device",
@@ -73,10 +71,6 @@ def __getattr__(name: str) -> Any:
         from toprung.store.entry import version
 
         return version()
-    if name == "matmul_grouped":  # loaded when somebody asks, as few programs do
-        from toprung.blas.grouped import matmul_grouped
-
-        return globals().setdefault(name, matmul_grouped)
     if name in ("torch", "cupy", "distributed"):  # they import PyTorch and CuPy, which a program without them need not have
         return __import__(f"toprung.{name}", fromlist=["enable"])  # as an import does: its frames are in no traceback
     raise AttributeError(f"module 'toprung' has no attribute {name!r}")
