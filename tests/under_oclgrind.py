@@ -50,7 +50,8 @@ def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str,
         folder.mkdir(parents=True, exist_ok=True)
         whole = folder / tiled.RECORD.source.name
         whole.write_text(tiled.RECORD.text())  # with what it includes
-        tiled.RECORD = trial.altered(replace(tiled.RECORD, source=whole), folder, *job["changes"])
+        altered = trial.altered(replace(tiled.RECORD, source=whole), folder, *job["changes"])
+        tiled.FAMILY.records = (altered, *tiled.FAMILY.records[1:])
     kind: Any = {"gemm": Gemm, "gemv": Gemv}[job["engine"]]
     problem = kind(*job["size"], *job.get("scalars", (0.7, 1.3)), **job.get("layout", {}))
     candidate = None
@@ -68,11 +69,11 @@ def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str,
 
 def run(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
     if "engine" in job:
-        right = tiled.RECORD
+        right = tiled.FAMILY.records
         try:
             return run_engine(job, session, folder)
         finally:
-            tiled.RECORD = right
+            tiled.FAMILY.records = right
     chosen = rung(job["rung"])
     for before, after in job.get("changes", ()):
         folder.mkdir(parents=True, exist_ok=True)
