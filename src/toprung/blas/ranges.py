@@ -238,6 +238,8 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
     if (program := operands.program(False)) is None:
         return ()
     selection, why = decided(program)
+    if not why and not selection.family.own:  # a vendor's library has no plan
+        return ()
     apart = operands.program(operands.bias is not None and len(operands.bias) == len(operands.c.shape))
     fused = not why and apart is not None and apart.epilogue is not None and apart.epilogue.needs <= selection.family.epilogues
 
@@ -253,8 +255,9 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
             found, slower = decided(program)
         except (ToprungError, OverflowError):
             return False
-        same = bool(why) == bool(slower) and (bool(why) or found.candidate == selection.candidate)
-        return same or (not (exact or why or slower) and is_near(device, program.descs[0], found, selection))
+        if why or slower:
+            return bool(why) == bool(slower)
+        return found.candidate == selection.candidate or (not exact and is_near(device, program.descs[0], found, selection))
 
     def words(size: int) -> Words | None:
         try:
@@ -283,6 +286,14 @@ def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -
         return False
     loss, _ = ranking.losses(device, desc, selection.candidate)
     return loss is not None and loss <= NEAR
+
+
+def beside(size: int, span: Fitted | None, way: int) -> int:
+    """Return the next greater size (``way`` of 1) or smaller one (-1) that may have a range, after the range of a size or none."""
+    if span is None:  # the next tile's sizes
+        first = (size - 1) // NARROWEST * NARROWEST + 1
+        return first + NARROWEST if way > 0 else first - 1
+    return span.last + 1 if way > 0 else span.first - 1
 
 
 def widest(words: Callable[[int], Words | None], is_right: Callable[[int], bool], size: int) -> Fitted | None:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from toprung import store as stores
 from toprung.blas import background
-from toprung.blas.ranges import NARROWEST, Around, Operands, around
+from toprung.blas.ranges import Around, Operands, around, beside
 from toprung.device import Device
 from toprung.dispatch.tuned import stamp_of
+from toprung.errors import ToprungError
 from toprung.kernels.registry import families
 from toprung.paths import cache_dir, data_dir, publish_cached
 
@@ -36,9 +37,9 @@ def found(
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
     The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
-    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others
-    at greater sizes (``step`` of 1), at smaller ones (-1), or for half of them each (0). Where there is no worker there are no
-    ranges: to plan each size would hold the GIL for half a second.
+    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others at greater sizes (``step`` of
+    1), at smaller ones (-1), or for half of them each (0). Where there is no worker there are no ranges: to plan each size would
+    hold the GIL for half a second.
     """
     ask = background.HERE.ask if axis is None else background.HERE.apart
     # sources of families that a user brings may change without a change here
@@ -60,24 +61,23 @@ def found(
 def _find(
     folder: Path, step: int, device: Device, operands: Operands, axis: int, theirs: str, exact: bool
 ) -> tuple[Around, ...]:  # fmt: skip
-    """Return what ``ranges.around`` finds, and keep it in a folder but for its kernels' sources, which are long."""
-    made = list(around(device, operands, axis, theirs, exact))
-    for way in () if exact or not made else (step,) if step else (1, -1):
-        size, one = operands.size(axis), made[0].made
+    """Return what ``ranges.around`` finds, and others beside it; keep them in a folder but for kernels' sources, which are long."""
+    found = list(around(device, operands, axis, theirs, exact))
+    for way in () if exact or not found else (step,) if step else (1, -1):
+        size, span = operands.size(axis), found[0].made
         for _ in range(AHEAD if step else AHEAD // 2):
-            if one is None:  # the next tile's sizes may have a range
-                size = (size - 1) // NARROWEST * NARROWEST + (NARROWEST + 1 if way > 0 else 0)
-            else:
-                size = one.last + 1 if way > 0 else one.first - 1
-            if size < 2 or not (found := around(device, operands.at(axis, size), axis, theirs, exact)):
+            if (size := beside(size, span, way)) < 2:
                 break
-            if (one := found[0].made) is not None and found[0].selection.unproven is None:
-                made.append(found[0]._replace(words=one.at(one.last)))
+            span = None
+            with suppress(ToprungError):  # the first product of that size reports it
+                for one in around(device, operands.at(axis, size), axis, theirs, exact):
+                    span = one.made
+                    found += [one._replace(words=span.at(span.last))] if span is not None and one.selection.unproven is None else []
     same = _key(device, operands, axis, theirs, exact) == folder.name  # a worker may have been started with another store
-    for found_here in made if same else ():
-        if (one := found_here.made) is not None and found_here.selection.unproven is None:
-            publish_cached(folder / f"{one.first}-{one.last}", pickle.dumps(found_here._replace(sources=())))
-    return tuple(made)
+    for one in found if same else ():
+        if one.made is not None and one.selection.unproven is None:
+            publish_cached(folder / f"{one.made.first}-{one.made.last}", pickle.dumps(one._replace(sources=())))
+    return tuple(found)
 
 
 def _key(device: Device, operands: Operands, axis: int, theirs: str, exact: bool) -> str:

@@ -29,7 +29,7 @@ from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.blas.ranges import AXES, NARROWEST, Around, Operands
+from toprung.blas.ranges import AXES, Around, Operands, beside
 from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
@@ -254,12 +254,8 @@ class Products(CountedProducts[Entry]):
             _prepare(entry, settings)
         background.breathe()
         self.cover(kin)
-        first, last = made.first, made.last
-        if unknown:  # the next tile's sizes may have a range
-            first = (size - 1) // NARROWEST * NARROWEST + 1
-            last = first + NARROWEST - 1
         for way in (step,) if step else () if unknown else (1, -1):
-            self._after(entry, last + 1 if way > 0 else first - 1, way)
+            self._after(entry, beside(size, None if unknown else found[0].made, way), way)
 
     def _adopt(self, entry: Entry, kin: ranges.Kin, made: ranges.Range) -> None:
         """Add a range to its kin; what is decided already, or whose job has begun, stays as it is: its bits change once."""

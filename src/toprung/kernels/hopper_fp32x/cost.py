@@ -89,7 +89,7 @@ def fetch_time(desc: GemmDesc, p: SimpleNamespace) -> float:
     return cost_model.fetch_time(desc, p) * (4 // desc.widths[2])
 
 
-# what is weighed
+# candidates
 
 
 def weighed(desc: GemmDesc, units: int, like: Fp32xConfig) -> Rows:

@@ -99,7 +99,7 @@ def tile_cycles(device: Device, block: GroupBlock, count: int) -> tuple[float, f
     waiting = BLOCK.iteration + BLOCK.load * (block.BM + block.BN) * block.BK / 4 / block.threads
     each = block.TM * block.TN
     writing = BLOCK.store * each / 4 + BLOCK.result * math.pow(each / 32, BLOCK.piece) * results
-    return multiplying + waiting, writing + BLOCK.iteration  # what is fetched first waits for memory once more
+    return multiplying + waiting, writing + BLOCK.iteration  # the first loads wait for memory once more
 
 
 def group_cycles(device: Device, sizes: NDArray[Any], block: GroupBlock) -> float:
