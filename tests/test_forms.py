@@ -125,12 +125,3 @@ def test_every_size_of_a_range_has_the_words_of_its_own_plan(
         (desc,) = there.program(False).descs  # type: ignore[union-attr]
         plan = launches_of(session, desc, selected.family, selected.config).plan
         assert np.array_equal(found.made.at(n), ranges.words_of(session, plan, there)), n
-
-
-@pytest.mark.parametrize("size, span, way, wanted", [
-    (1041, None, 1, 1049), (1041, None, -1, 1040), (1048, None, 1, 1049), (5, None, -1, 0), (600, (513, 1024), 1, 1025),
-    (600, (513, 1024), -1, 512),
-])  # fmt: skip
-def test_the_search_goes_on_at_the_next_range_or_tile(size: int, span: tuple[int, int] | None, way: int, wanted: int) -> None:
-    made = span and forms.fitted(lambda n: np.zeros(1, np.int64), *span, random.Random(0))
-    assert ranges.beside(size, made or None, way) == wanted

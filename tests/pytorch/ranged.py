@@ -5,6 +5,7 @@ Python's decisions are those for an H200. Kernels are the stand-in's: they compu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import re
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,6 @@ products.HOST = "cuda"  # tensors on the CPU are treated as on a GPU
 type(adapter).queue = lambda self, thing, home: None  # type: ignore[method-assign]
 products.session_at = lambda home, queue: SESSION  # type: ignore[assignment]
 
-BEHIND: list[background.Job] = []
-begin = background.HERE.begin
-background.HERE.begin = lambda job, order=0: BEHIND.append(job) if order else begin(job)  # type: ignore[assignment,method-assign]
 background.Background.cost = 0.0  # type: ignore[assignment,method-assign]  # measured, it decides when products are prepared
 
 KEPT = Path(tempfile.mkdtemp())
@@ -108,65 +106,62 @@ def sizes_inside_a_range_enter_no_python() -> None:
 def sizes_outside_are_pythons() -> None:
     prepared(mm, 600, 610, 620)
     (kin,) = products.now.kin.values()  # type: ignore[union-attr]
-    for size in (min(one.first for one in kin.ranges) - 1, max(one.last for one in kin.ranges) + 1):
+    for size in (next(n for n in range(2, 1030) if kin.find(n) is None), max(one.last for one in kin.ranges) + 1):
         assert frames(lambda size=size: mm(size)) and log() == []  # type: ignore[misc]
 
 
-def ranges_behind_one_are_found_without_being_asked_for() -> None:
+@contextlib.contextmanager
+def to_the_end() -> Iterator[list[tuple[Any, ...]]]:
+    """Have ranges looked for in this process, as long as sizes drawn are in none that is known; yield the requests."""
+    asked, before = list[tuple[Any, ...]](), remembered.AHEAD
+    remembered.AHEAD, background.HERE.apart = 600.0, lambda work, *more: asked.append(more) or work(*more)  # type: ignore[method-assign,func-returns-value]
+    try:
+        yield asked
+    finally:
+        remembered.AHEAD = before
+        del background.HERE.apart
+
+
+def other_ranges_are_found_without_being_asked_for() -> None:
     make = lambda n: torch.mm(W[n], B[:, :500])  # noqa: E731
-    prepared(make, 600, 610, 620)
-    BEHIND[:] = BEHIND[-2:]
+    with to_the_end():
+        prepared(make, 600, 610, 620)
     (kin,) = products.now.kin.values()  # type: ignore[union-attr]
-    BEHIND.pop().work()
-    assert len(kin.ranges) > 4, "a job brings several"
-    for job in BEHIND:  # each job adds the next one
-        job.work()
-    assert min(one.first for one in kin.ranges) < 100 and len(BEHIND) < 60
-    for size in random.Random(2).sample(range(300, 600), 30):
+    assert len(kin.ranges) > 4 and sum(kin.find(n) is not None for n in range(2, 1025)) > 900
+    for size in random.Random(2).sample([n for n in range(300, 1025) if kin.find(n)], 60):
         assert frames(lambda size=size: make(size)) == []  # type: ignore[misc]
         assert (made := lines()) == (wanted := of_python(kin.find(size), size)), (size, made, wanted)
 
 
 def ranges_of_an_earlier_process_are_read_from_disk() -> None:
-    make, ask, asked = lambda n: torch.mm(W[n], B[:, :500]), background.HERE.apart, list[tuple[Any, ...]]()
-    *_, first = prepared(make, 600, 610, 620)
-    (file,) = (KEPT / "ranges").glob(f"*/{first.first}-{first.last}")
-    background.HERE.apart = lambda *request: asked.append(request) or ask(*request)  # type: ignore[method-assign,func-returns-value]
-    *_, again = prepared(make, first.last - 5, first.last - 3, kept=True)
-    assert not asked and (again.first, again.last, again.why) == (first.first, first.last, first.why)
-    for size in (first.first, first.last, 601):
-        assert frames(lambda size=size: make(size)) == [] and lines() == of_python(again, size)  # type: ignore[misc]
-
-    BEHIND.clear()
-    prepared(make, 600, 610, 620)
-    BEHIND[:] = BEHIND[-2:]
-    for job in BEHIND:
-        job.work()
-    whole = sorted(one[1:3] for one in next(iter(products.now.kin.values())).ranges)  # type: ignore[union-attr]
-    BEHIND.clear()
-    asked.clear()
-    prepared(make, 600, 610, 620, kept=True)
-    (kin,) = products.now.kin.values()  # type: ignore[union-attr]
-    known = sorted(one[1:3] for one in kin.ranges if one.native.verdict != bridge.UNKNOWN)
-    assert not asked and len(known) > 3 and set(known) <= set(whole)
-    for size in random.Random(3).sample(range(300, 1000), 40):  # each as if it had been found in this process
-        assert frames(lambda size=size: make(size)) == [] and lines() == of_python(kin.find(size), size)  # type: ignore[misc]
-
-    def is_asked_again(kept: bool = True, **more: Any) -> bool:
+    make = lambda n: torch.mm(W[n], B[:, :500])  # noqa: E731
+    with to_the_end() as asked:
+        *_, first = prepared(make, 600, 610, 620)
+        whole = {one[1:3] for kin in products.now.kin.values() for one in kin.ranges}  # type: ignore[union-attr]
+        files = list((KEPT / "ranges").iterdir())
         asked.clear()
-        assert prepared(make, 600, 610, 620, kept=kept, **more)
-        return bool(asked)
+        *_, again = prepared(make, 600, 610, first.last - 3, kept=True)
+        (kin,) = products.now.kin.values()  # type: ignore[union-attr]
+        assert not asked and (again.first, again.last, again.why) == (first.first, first.last, first.why)
+        assert {one[1:3] for one in kin.ranges if one.native.verdict != bridge.UNKNOWN} == {w for w in whole if w[0] < w[1]}
+        for size in random.Random(3).sample([n for n in range(300, 1025) if kin.find(n)], 40):  # each as if it had been found here
+            assert frames(lambda size=size: make(size)) == [] and lines() == of_python(kin.find(size), size)  # type: ignore[misc]
 
-    file.write_bytes(file.read_bytes()[:-9])
-    assert is_asked_again() and not is_asked_again()
-    assert is_asked_again(precision="fp32") and is_asked_again(own=False)
-    program = remembered.program
-    remembered._fixed.cache_clear()
-    remembered.program = lambda: "another one"
-    assert is_asked_again()
-    remembered._fixed.cache_clear()
-    remembered.program = program
-    del background.HERE.apart
+        def is_asked_again(kept: bool = True, **more: Any) -> bool:
+            asked.clear()
+            assert prepared(make, 600, 610, 620, kept=kept, **more)
+            return bool(asked)
+
+        for file in files:
+            file.write_bytes(file.read_bytes()[:-9])
+        assert is_asked_again() and not is_asked_again()
+        assert is_asked_again(precision="fp32") and is_asked_again(own=False)
+        program = remembered.program
+        remembered._fixed.cache_clear()
+        remembered.program = lambda: "another one"
+        assert is_asked_again()
+        remembered._fixed.cache_clear()
+        remembered.program = program
 
 
 def layers_of_one_shape_enter_no_python_while_a_range_is_looked_for() -> None:
@@ -347,9 +342,16 @@ def many_sizes_hold_nothing() -> None:
     assert resident() - before < 8e6
 
 
+HELP = "of_python", "to_the_end"
+
 if __name__ == "__main__":
     for name, one in list(globals().items()):
-        if callable(one) and getattr(one, "__module__", "") == "__main__" and "_" in name and name not in ("of_python",):
+        if (
+            callable(one)
+            and getattr(one, "__module__", "") == "__main__"
+            and "_" in name
+            and name not in ("of_python", "to_the_end")
+        ):
             one()
             print(name)
     shutil.rmtree(KEPT)

@@ -72,7 +72,7 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
     """
     every, known = np.arange(first, last + 1), dict[int, Words]()
     wanted = {first, last, (first + last) // 2, *drawn.choices(range(first, last + 1), k=DRAWN)}
-    found: list[Form] = []
+    found: list[Words] = []
     while wanted and len(known) < MOST:
         for size in wanted:
             if (words := plan(size)) is None or len(words) != len(next(iter(known.values()), words)):
@@ -82,9 +82,9 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
         table = np.array([known[size] for size in sizes.tolist()])
         found, wanted = [], set()
         for word in np.flatnonzero((table != table[0]).any(axis=0)).tolist():
-            if not (forms := possible(word, sizes, table[:, word])):
+            if not len(forms := possible(word, sizes, table[:, word])):
                 return None
-            values = np.array([form.at(every) for form in forms])
+            values = Form(*forms.T[:, :, None]).at(every)
             differ = (values != values[0]).sum(axis=0)
             if differ.any():
                 half = np.abs(2 * differ - len(forms)) + len(forms) * (differ == 0)
@@ -93,26 +93,27 @@ def fitted(plan: Callable[[int], Words | None], first: int, last: int, drawn: ra
             found.append(forms[0])
     if wanted:
         return None
-    made = Fitted(first, last, table[0], Form(*np.array(found, np.int64).reshape(-1, len(Form._fields)).T))
+    made = Fitted(first, last, table[0], Form(*np.array(found, np.int64).reshape(-1, len(Form._fields)).T.copy()))
     return made if all((words := plan(n)) is not None and np.array_equal(words, made.at(n)) for n in every.tolist()) else None
 
 
-def possible(word: int, sizes: Words, values: Words) -> list[Form]:
-    """Return forms that have these values at these sizes, which are sorted."""
-    found = []
+def possible(word: int, sizes: Words, values: Words) -> Words:
+    """Return forms that have these values at these sizes, which are sorted: rows of the numbers of ``Form``."""
+    found = [np.empty((0, len(Form._fields)), np.int64)]
     for limit in dict.fromkeys((NO_LIMIT, int(values.max()))):
         below = values < limit
         n, v = sizes[below], values[below]
         if len(n) < 2 or not (step := int(np.gcd.reduce(np.diff(v)))) or v[0] == v[-1]:
             continue
         rises, wide = (v[-1] - v[0]) // step, n[-1] - n[0]
-        pairs = [(1, divisor) for divisor in SIDES.tolist()]
+        factors = [np.ones_like(SIDES)]
         for divisor in ROUNDED:  # the factors with which the last value is as far from the first
-            pairs += [(p, divisor) for p in range(max(1, divisor * (rises - 1) // wide), divisor * (rises + 1) // wide + 2)]
-        times, divisors = np.array(pairs).T[:, :, None]
-        steps = step * -(-times * sizes // divisors)
-        base = values[0] - steps[:, :1]
-        for i in np.flatnonzero((np.minimum(limit, base + steps) == values).all(axis=1)).tolist():
-            factor, divisor = pairs[i]
-            found.append(Form(word, int(base[i, 0]), step, int(factor), divisor, limit))
-    return found
+            factors.append(np.arange(max(1, divisor * (rises - 1) // wide), divisor * (rises + 1) // wide + 2))
+        times = np.concatenate(factors)
+        divisors = np.concatenate((SIDES, np.repeat(ROUNDED, [len(some) for some in factors[1:]])))
+        steps = step * -(-times[:, None] * sizes // divisors[:, None])
+        base = values[0] - steps[:, 0]
+        fits = (np.minimum(limit, base[:, None] + steps) == values).all(axis=1)
+        same = np.full((3, fits.sum()), [[word], [step], [limit]])
+        found.append(np.array((same[0], base[fits], same[1], times[fits], divisors[fits], same[2])).T)
+    return np.concatenate(found)

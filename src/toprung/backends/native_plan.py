@@ -184,13 +184,17 @@ def words_of(session: Any, plan: Plan) -> Words:
         words.extend((int(kernel.function), *grid, *block, kernel.dynamic, overlaps))
         words.extend((WHEN.index(launch.when), len(launch.arguments)))
         for argument in launch.arguments:
-            words.extend(_argument(argument))
+            words.extend(_known(argument) if type(argument) in HASHED else _argument(argument))
     return np.frombuffer(words, np.int64)
 
 
 def of_words(plan: Plan, words: Words) -> Plan:
     """Return a plan with the words of another size; its kernels and buffers stay."""
     return plan._replace(workspace_bytes=int(words[1]), flags_bytes=int(words[2]), words=words)
+
+
+HASHED = {np.int32, np.uint32, np.int64, Address, Handle, Map, Scalar}
+"""Types of arguments whose values tell their words; -0.0 equals 0.0 and has others."""
 
 
 def _argument(argument: Any) -> Iterable[int]:
@@ -216,3 +220,6 @@ def _argument(argument: Any) -> Iterable[int]:
         return head + array("Q", argument.content.tobytes()) + array("Q", addresses.tobytes())
     buffer: Buffer = argument
     return BYTES, 8, 0, int(buffer.handle)
+
+
+_known = functools.lru_cache(4096, typed=True)(_argument)

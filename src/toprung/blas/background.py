@@ -50,7 +50,7 @@ THREADS = 2 * WORKERS
 """Largest number of threads. Loading a kernel, or waiting for another thread's, needs no worker."""
 
 WORKER = """
-import contextlib, os, pickle, sys
+import contextlib, gc, os, pickle, sys
 getattr(os, "nice", abs)(19)
 sys.path[:] = pickle.load(sys.stdin.buffer)
 with contextlib.suppress(Exception):  # import what selecting and compiling need before a product waits for them
@@ -60,6 +60,7 @@ with contextlib.suppress(Exception):  # import what selecting and compiling need
     from toprung.kernels.registry import families
     tuned.HERE.verifies = False
     families(), nvrtc.version()
+gc.freeze()
 while True:
     try:
         work, *arguments = pickle.load(sys.stdin.buffer)

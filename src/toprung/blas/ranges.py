@@ -95,9 +95,10 @@ class Operands(NamedTuple):
         a, b, c = map(other, self[:3], MOVING[axis])
         return self._replace(a=a, b=b, c=c, bias=bias)
 
-    def kin(self, axis: int) -> Hashable:
-        """Return the key shared by products that differ in the size along an axis alone."""
-        there = self.at(axis, -1 << 62)  # a contiguous batch's stride follows: no array's own stride is like it
+    def kin(self, axis: int | None) -> Hashable:
+        """Return the key shared by products that differ in the size along an axis alone, if there is one."""
+        # a contiguous batch's stride follows: no array's own stride is like it
+        there = self if axis is None else self.at(axis, -1 << 62)
         return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
 
     def text(self) -> str:
@@ -245,12 +246,12 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
 
     kernels = list[int]()
 
-    def at(size: int) -> Program | None:
-        return (operands if axis is None else operands.at(axis, size)).program(fused)
+    def at(size: int) -> Operands:
+        return operands if axis is None else operands.at(axis, size)
 
     def is_right(size: int) -> bool:
         try:
-            if (program := at(size)) is None:
+            if (program := at(size).program(fused)) is None:
                 return False
             found, slower = decided(program)
         except (ToprungError, OverflowError):
@@ -261,7 +262,7 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
 
     def words(size: int) -> Words | None:
         try:
-            if (program := at(size)) is None or (exact and not is_right(size)):
+            if (program := (there := at(size)).program(fused)) is None or (exact and not is_right(size)):
                 return None
             if why:
                 return np.zeros(0, np.int64)
@@ -269,7 +270,7 @@ def around(device: Device, operands: Operands, axis: int | None, theirs: str, ex
             functions = [launch.kernel.function for launch in (*plan.launches, *(plan.scales or ()))]
             kernels[:] = kernels or functions
             # a kernel is an address, which is no function of the size: a split's text may change with K
-            return words_of(session, plan, operands if axis is None else operands.at(axis, size)) if functions == kernels else None
+            return words_of(session, plan, there) if functions == kernels else None
         except (ToprungError, OverflowError):  # a size beyond 32 bits, or a grid that no device has
             return None
 
@@ -286,14 +287,6 @@ def is_near(device: Device, desc: Any, found: Selection, selection: Selection) -
         return False
     loss, _ = ranking.losses(device, desc, selection.candidate)
     return loss is not None and loss <= NEAR
-
-
-def beside(size: int, span: Fitted | None, way: int) -> int:
-    """Return the next greater size (``way`` of 1) or smaller one (-1) that may have a range, after the range of a size or none."""
-    if span is None:  # the next tile's sizes
-        first = (size - 1) // NARROWEST * NARROWEST + 1
-        return first + NARROWEST if way > 0 else first - 1
-    return span.last + 1 if way > 0 else span.first - 1
 
 
 def widest(words: Callable[[int], Words | None], is_right: Callable[[int], bool], size: int) -> Fitted | None:

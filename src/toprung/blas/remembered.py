@@ -1,24 +1,26 @@
 """Ranges of sizes that this machine's processes found, on disk: a program that starts again does not wait for its plans.
 
 Finding a range takes a worker a tenth of a second, and a new worker a second before. What it found holds until a file of the
-package, the user's store or the device changes. Each range is a file, named by its sizes, in a folder for the products that
-differ in the size alone.
+package, the user's store or the device changes. The ranges of products that differ in one size alone are a file.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import pickle
-import re
+import random
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from toprung import store as stores
 from toprung.blas import background
-from toprung.blas.ranges import Around, Operands, around, beside
+from toprung.blas.ranges import Around, Operands, around
 from toprung.device import Device
 from toprung.dispatch.tuned import stamp_of
 from toprung.errors import ToprungError
@@ -27,61 +29,89 @@ from toprung.paths import cache_dir, data_dir, publish_cached
 
 PACKAGE = Path(__file__).parents[1]
 
-AHEAD = 6
-"""Ranges beside the first for which a worker looks: a request costs the program more than a range."""
+AHEAD = 0.25
+"""Seconds for which a worker looks for other ranges beside a product's: a request costs the program more than a range."""
+
+MISSES = 8
+"""Sizes in a row that are drawn in ranges known already until a worker looks for no others."""
+
+Others = tuple[int, int, list[tuple[int, int]]]
+"""Least and greatest size of others to look for, and the first and last size of each range that is known."""
+
+Kept = dict[tuple[int, int], Around]
+"""Selections by first and last size."""
 
 
 def found(
-    device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False, step: int = 0
+    device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False, others: Others = (0, 0, [])
 ) -> tuple[Around, ...]:  # fmt: skip
     """Return what ``ranges.around`` finds: from disk if a process has found it, otherwise in a worker.
 
-    The product's own range comes first. All others that are on disk along its axis follow, each with the words of its greatest
-    size, but not for ``exact``, whose caller has no use for them. A worker looks for ``AHEAD`` others at greater sizes (``step`` of
-    1), at smaller ones (-1), or for half of them each (0). Where there is no worker there are no ranges: to plan each size would
-    hold the GIL for half a second.
+    The product's own range comes first. Others along its axis follow, each with the words of its greatest size: those on disk if no
+    range is known, and those that a worker finds meanwhile; but not for ``exact``, whose caller has no use for them. Where there is
+    no worker there are no ranges: to plan each size would hold the GIL for half a second.
     """
     ask = background.HERE.ask if axis is None else background.HERE.apart
     # sources of families that a user brings may change without a change here
-    if axis is None or not all(type(family).__module__.startswith("toprung.") for family in families()):
+    if not all(type(family).__module__.startswith("toprung.") for family in families()):
         return ask(around, device, operands, axis, theirs, exact) or ()
-    folder, size = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact), operands.size(axis)
-    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  # a Path for each takes longer, with the GIL
-    spans = {name: tuple(map(int, name.split("-"))) for name in names if re.fullmatch("[0-9]+-[0-9]+", name)}
-    own = {name for name, (first, last) in spans.items() if first <= size <= last}
-    here, others = list[Around](), list[Around]()
-    for name in own if exact or not own else spans:
-        with suppress(Exception):  # a damaged file, or one that is being written
-            one = pickle.loads((folder / name).read_bytes())
-            (here if name in own else others).append(one._replace(words=one.made.at(size if name in own else spans[name][1])))
-            background.breathe()
-    return (*here, *others) if here else ask(_find, folder, step, device, operands, axis, theirs, exact) or ()
+    path = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact)
+    here = () if others[2] else _first(_kept(path), operands, axis, exact)  # a worker says what a file has besides what is known
+    return here or ask(_find, path, others, device, operands, axis, theirs, exact) or ()
+
+
+def _kept(path: Path) -> Kept:
+    with suppress(Exception):  # there is none, or it is damaged
+        return cast(Kept, pickle.loads(path.read_bytes()))
+    return {}
+
+
+def _first(kept: Kept, operands: Operands, axis: int | None, exact: bool) -> tuple[Around, ...]:
+    """Return the selection for a product, and then the others unless ``exact``; empty if there is none for it."""
+    size = 0 if axis is None else operands.size(axis)
+    own = next((span for span in kept if span[0] <= size <= span[1]), None)
+    if own is None:
+        return ()
+    every = (own,) if exact else sorted(kept, key=own.__ne__)
+    return tuple(
+        one if one.made is None else one._replace(words=one.made.at(size if span == own else span[1]))
+        for span in every
+        if (one := kept[span]).made is not None or span == own
+    )
 
 
 def _find(
-    folder: Path, step: int, device: Device, operands: Operands, axis: int, theirs: str, exact: bool
+    path: Path, others: Others, device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool
 ) -> tuple[Around, ...]:  # fmt: skip
-    """Return what ``ranges.around`` finds, and others beside it; keep them in a folder but for kernels' sources, which are long."""
-    found = list(around(device, operands, axis, theirs, exact))
-    for way in () if exact or not found else (step,) if step else (1, -1):
-        size, span = operands.size(axis), found[0].made
-        for _ in range(AHEAD if step else AHEAD // 2):
-            if (size := beside(size, span, way)) < 2:
-                break
-            span = None
-            with suppress(ToprungError):  # the first product of that size reports it
-                for one in around(device, operands.at(axis, size), axis, theirs, exact):
-                    span = one.made
-                    found += [one._replace(words=span.at(span.last))] if span is not None and one.selection.unproven is None else []
-    same = _key(device, operands, axis, theirs, exact) == folder.name  # a worker may have been started with another store
-    for one in found if same else ():
-        if one.made is not None and one.selection.unproven is None:
-            publish_cached(folder / f"{one.made.first}-{one.made.last}", pickle.dumps(one._replace(sources=())))
-    return tuple(found)
+    """Return what ``ranges.around`` finds, and others; keep them in a file but for kernels' sources, which are long."""
+    size, (least, most, known), begun = 0 if axis is None else operands.size(axis), others, time.perf_counter()
+    drawn, misses, kept = random.Random(size), 0, {span: one for span, one in _kept(path).items() if span not in known}
+    made = Kept()
+    for there in itertools.chain((size,), iter(lambda: drawn.randint(least, most), 0) if most else ()):
+        if any(first <= there <= last for first, last in (*known, *kept, *made)):
+            misses += 1
+        else:
+            misses = 0
+            try:
+                more = around(device, operands if there == size else operands.at(cast(int, axis), there), axis, theirs, exact)
+            except ToprungError:  # the first product of another size reports it
+                more = ()
+                if there == size:
+                    raise
+            made |= {(there, there) if one.made is None else (one.made.first, one.made.last): one for one in more}
+            if there == size and not more:
+                return ()
+        if misses == MISSES or time.perf_counter() > begun + AHEAD:
+            break
+    same = _key(device, operands, axis, theirs, exact) == path.name  # a worker may have been started with another store
+    proven = {span: one._replace(sources=()) for span, one in made.items() if one.selection.unproven is None}
+    if same and proven:
+        publish_cached(path, pickle.dumps(_kept(path) | proven))
+    return _first(kept | made, operands, axis, exact)
 
 
-def _key(device: Device, operands: Operands, axis: int, theirs: str, exact: bool) -> str:
-    """Return a hash of all that decides the ranges of products that differ in the size along an axis alone."""
+def _key(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool) -> str:
+    """Return a hash of all that decides a product's selection, or the ranges of products that differ in one size alone."""
     tuned = () if stores.off() else stamp_of(str(data_dir() / stores.FILE))
     words = _fixed(device), operands.kin(axis), theirs, exact, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
     return hashlib.sha256(repr(words).encode()).hexdigest()

@@ -29,7 +29,7 @@ from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.blas.ranges import AXES, Around, Operands, beside
+from toprung.blas.ranges import AXES, Around, Operands
 from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
@@ -208,57 +208,40 @@ class Products(CountedProducts[Entry]):
             return True
         return False
 
-    def range_of(self, entry: Entry, size: int = 0, step: int = 0) -> None:
-        """Prepare an entry by the range of its size, or find another size's range; then find adjacent ones.
-
-        Parameters
-        ----------
-        size, step : another size than the entry's, and the direction of the search: 1 for greater, -1 for smaller sizes
-        """
+    def range_of(self, entry: Entry) -> None:
+        """Prepare an entry by the range of its size, or its size alone; others that are found on the way decide products, too."""
         operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
-        own = operands.size(kin.axis)
         with _building:
-            if not step and self.within(entry):
+            if self.within(entry):
                 return self.cover(kin)
-            while step and (known := kin.find(size)):
-                size = known.last + 1 if step > 0 else known.first - 1
-        # look ahead at smaller sizes that are worth a kernel, and at larger ones up to the next power of two
+            known = [(one.first, one.last) for one in kin.ranges if one.first < one.last]
+        # others are smaller sizes that are worth a kernel, and larger ones up to the next power of two
+        own = operands.size(kin.axis)
         least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
         low, high = max(least, 2), 1 << (own - 1).bit_length()
-        if step and (not self.kin or not low <= size <= high):
-            return
-        there = operands.at(kin.axis, size) if step else operands
-        if not step and autotune.HERE.level() == "measure":  # the range follows what has been measured
+        if autotune.HERE.level() == "measure":  # the range follows what has been measured
             _prepare(entry, settings)
         try:
-            session = session_at(there.a.operand.home, there.a.operand.queue)
-            found = _around(session, there, kin.axis, settings, step)
-            made = kin.around(entry, there, session, *found[:1])
+            session = session_at(operands.a.operand.home, operands.a.operand.queue)
+            found = _around(session, operands, kin.axis, settings, (low, high, known))
+            made = [kin.around(entry, operands, session, *found[:1])]
         except Exception as error:
-            if step:  # the first product of that size reports the error
-                return
             _failed(entry, error)
-            made, found = kin.around(entry, there), ()
-        background.breathe()
-        unknown = made.native.verdict == bridge.UNKNOWN
-        if not (unknown and step):
-            self._adopt(entry, kin, made)
-            self.cover(kin)
-        for other in found[1:]:  # from disk, or found on the way
+            made, found = [kin.around(entry, operands)], ()
+        for other in found[1:]:
             if other.made is not None and other.made.first <= high and low <= other.made.last and not kin.find(other.made.last):
                 background.breathe()
                 with contextlib.suppress(Exception):  # the first product of that size reports the error
-                    self._adopt(entry, kin, kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
-        if not step and not self.within(entry):
-            _prepare(entry, settings)
+                    made.append(kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
         background.breathe()
+        self._adopt(entry, kin, made)
+        if not self.within(entry):
+            _prepare(entry, settings)
         self.cover(kin)
-        for way in (step,) if step else () if unknown else (1, -1):
-            self._after(entry, beside(size, None if unknown else found[0].made, way), way)
 
-    def _adopt(self, entry: Entry, kin: ranges.Kin, made: ranges.Range) -> None:
-        """Add a range to its kin; what is decided already, or whose job has begun, stays as it is: its bits change once."""
+    def _adopt(self, entry: Entry, kin: ranges.Kin, made: list[ranges.Range]) -> None:
+        """Add ranges to their kin; what is decided already, or whose job has begun, stays as it is: its bits change once."""
         assert entry.operands is not None
         like = entry.operands.kin(kin.axis)
         with _building:
@@ -267,14 +250,9 @@ class Products(CountedProducts[Entry]):
                 if one is entry or one.op != entry.op or one.operands is None or not decided:
                     continue
                 size = one.operands.size(kin.axis)
-                if made.first <= size <= made.last and not kin.find(size) and one.operands.kin(kin.axis) == like:
+                if any(r.first <= size <= r.last for r in made) and not kin.find(size) and one.operands.kin(kin.axis) == like:
                     kin.ranges.append(kin.around(one, one.operands))
-            kin.ranges.append(made)
-
-    def _after(self, entry: Entry, size: int, step: int) -> None:
-        """Look for the range of another size than an entry's in the background, after more urgent work."""
-        work = functools.partial(self.range_of, entry, size, step)
-        background.HERE.begin(background.Job(work, f"kernels like that of {entry.op} {entry.problem}"), background.LATER)
+            kin.ranges += made
 
     def counted_in(self, found: ranges.Range, size: int, count: int) -> None:
         """Count products of a size that the bridge took by a range."""
@@ -628,9 +606,11 @@ def theirs(settings: Settings) -> str:
     return "" if settings.own else "PyTorch's own"
 
 
-def _around(session: Any, operands: Operands, axis: int | None, settings: Settings, step: int = 0) -> tuple[Around, ...]:
+def _around(
+    session: Any, operands: Operands, axis: int | None, settings: Settings, others: remembered.Others = (0, 0, [])
+) -> tuple[Around, ...]:  # fmt: skip
     """Return what ``remembered.found`` does, and have the kernels loaded by threads that are free."""
-    found = remembered.found(session.device, operands, axis, theirs(settings), step=step)
+    found = remembered.found(session.device, operands, axis, theirs(settings), others=others)
     background.breathe()
     for source in itertools.chain.from_iterable(one.sources for one in found):
         background.HERE.begin(background.Job(functools.partial(_load, session, source), source.name), background.PART)
