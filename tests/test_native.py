@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,3 +97,9 @@ def test_the_default_stream_of_each_thread_has_a_number_of_its_own() -> None:
     with ThreadPoolExecutor() as pool:
         other = pool.submit(lambda: [cuda.number_of(stream) for stream in (0, 1, 2, 77)]).result()
     assert [cuda.number_of(stream) for stream in (0, 1, 77)] == other[:2] + other[3:] and cuda.number_of(2) != other[2]
+    found = set[object]()
+    for _ in range(50):  # of a thread that has ended the system gives the identity to the next one
+        thread = threading.Thread(target=lambda: found.add(cuda.number_of(2)))
+        thread.start()
+        thread.join()
+    assert len(found) == 50

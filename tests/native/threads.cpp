@@ -49,6 +49,10 @@ int main() {
             if (current(&left), left != t) std::puts("another context");
         });
     for (auto& thread : threads) thread.join();
+    for (uint64_t t = 1; t <= THREADS; t++)  // what ended threads have started may still use their flags
+        std::thread([=] {
+            if (toprung_launch(plan, at, 1, 0, reinterpret_cast<void*>(2)) != TOPRUNG_NO_FLAGS) std::puts("another thread's flags");
+        }).join();
     toprung_plan_free(plan);
     return 0;
 }

@@ -189,9 +189,21 @@ def device_of(pointer: int) -> int:
     return 0 if status else int(number)
 
 
+class _Thread(threading.local):
+    """A thread's number, which no other ever has: what an ended thread has started may still run."""
+
+    numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.number = next(self.numbers)
+
+
+_thread = _Thread()
+
+
 def number_of(stream: int) -> int | tuple[int, int]:
     """Return a key for a stream that no other has: the default stream of each thread has one handle, 2, for all of them."""
-    return (stream, threading.get_ident()) if stream == 2 else stream
+    return (stream, _thread.number) if stream == 2 else stream
 
 
 class _Event:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -202,8 +203,9 @@ auto& all_flags = *new std::vector<Flags>;  // never destroyed: threads may mult
 
 // Return a number for a stream that no other stream has: the default stream of each thread has one handle, 2, for all of them.
 uint64_t number_of(uint64_t stream) {
-    static thread_local char mine;
-    return stream == 2 ? reinterpret_cast<uint64_t>(&mine) : stream;
+    static std::atomic<uint64_t> last{uint64_t{1} << 63};  // no address: a number is never given to another thread, whose work may still run
+    static thread_local const uint64_t mine = ++last;
+    return stream == 2 ? mine : stream;
 }
 
 }  // namespace
