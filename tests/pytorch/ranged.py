@@ -255,6 +255,50 @@ def batches_sums_and_biases_have_ranges_too() -> None:
             assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
 
 
+def products_that_a_plan_does_not_tell_apart_enter_no_python() -> None:
+    row, c = torch.rand(256), torch.empty(1100, 1024)
+    cases: dict[str, tuple[Callable[[int], Any], ...]] = {
+        "bias": (lambda n: torch.addmm(row, W[n], B[:, :256]), lambda n: torch.addmm(row[None], W[n], B[:, :256])),
+        "β": (lambda n: torch.addmm(row, W[n], B[:, :256], beta=0.5), lambda n: torch.addmm(row, W[n], B[:, :256], beta=0)),
+        "out": (mm, lambda n: torch.mm(W[n], B.T, out=c[:n])),
+    }
+    for name, (make, other) in cases.items():
+        prepared(make, 600, 610, 620)
+        for size in (630, 640, 650):  # the first sizes say that there are several
+            other(size)
+        assert toprung.torch.wait()
+        log()
+        for size in (633, 655, 701):
+            assert frames(lambda size=size, other=other: other(size)) == [] and log(), name  # type: ignore[misc]
+            assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
+
+
+def what_is_found_after_all_is_forgotten_decides_nothing() -> None:
+    make = lambda n: torch.mm(W[n], B[:, :496])  # noqa: E731
+    asked, ends, held = threading.Event(), threading.Event(), background.HERE.apart
+
+    def late(work: Any, *more: Any) -> Any:
+        asked.set()
+        ends.wait(60)
+        return held(work, *more)
+
+    products.forget()
+    toprung.torch.enable(**ON)
+    make(600)
+    assert toprung.torch.wait()
+    make(610)
+    background.HERE.apart = late  # type: ignore[method-assign,assignment]
+    frames(lambda: make(620))
+    assert asked.wait(60)
+    (old,) = products.now.kin.values()  # type: ignore[union-attr]
+    products.forget()
+    toprung.torch.enable(**ON)
+    del background.HERE.apart
+    ends.set()
+    assert toprung.torch.wait() and old.ranges == [] and products.now.kin == {}  # type: ignore[union-attr]
+    assert frames(lambda: make(630)) and log() == [], "decided anew"  # type: ignore[misc]
+
+
 def a_bias_of_one_column_has_its_own_stride_at_each_size() -> None:
     make = lambda n: torch.baddbmm(torch.rand(4, n, 1), torch.rand(4, n, 512), torch.rand(4, 512, 512))  # noqa: E731
     prepared(make, 600, 610, 620)

@@ -285,6 +285,15 @@ def test_a_product_is_found_again_by_all_that_decides_it(monkeypatch: pytest.Mon
             assert all((entry.taken, entry.left) == ((2, 0) if own else (0, 2)) for entry in products.now.entries.values()), left()
 
 
+def test_a_factor_that_is_0_in_fp32_reads_no_bias() -> None:
+    a, b, row = drawn(8, 16), drawn(16, 4), torch.full((4,), NAN, device=DEVICE)
+    with toprung.torch.use(**EVERY):
+        for _ in range(3):  # decided, remembered, and by the bridge
+            agree(torch.addmm(row, a, b, beta=1e-50), a.double() @ b.double(), 16)
+            agree(torch.baddbmm(row, a[None], b[None], beta=1e-50)[0], a.double() @ b.double(), 16)
+    assert taken() == 6, left()
+
+
 def test_memory_of_operands_and_results_may_be_resized_afterwards() -> None:
     """As FSDP does with parameters."""
     a, b, out = drawn(8, 6).cpu(), drawn(6, 5).cpu(), torch.empty(8, 5)

@@ -29,7 +29,7 @@ from toprung.paths import cache_dir, data_dir, publish_cached
 
 PACKAGE = Path(__file__).parents[1]
 
-AHEAD = 0.25
+AHEAD = 0.4
 """Seconds for which a worker looks for other ranges beside a product's: a request costs the program more than a range."""
 
 MISSES = 8

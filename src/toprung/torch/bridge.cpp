@@ -418,8 +418,8 @@ __attribute__((flatten, noinline)) Route route(State* state, const Asked& asked,
     uint64_t head = op << 2 | asked.activation;
     if (adds) {
         const Scalar &beta = *asked.scalars[0], &alpha = *asked.scalars[1];
-        if (beta.isComplex() || alpha.isComplex() || (product.alpha = alpha.toDouble()) == 0) return THEIRS;
-        product.beta = beta.toDouble();
+        if (beta.isComplex() || alpha.isComplex() || (product.alpha = static_cast<float>(alpha.toDouble())) == 0) return THEIRS;
+        product.beta = static_cast<float>(beta.toDouble());  // as kernels have it: what is 0 there reads no bias
         head |= product.beta == 0 ? 64 : product.beta == 1 ? 128 : 192;
         const bool over = in_place || (has_out && asked.tensors[0]->is_same(*result));
         if (over) head |= 256;

@@ -184,11 +184,14 @@ class Products(CountedProducts[Entry]):
         native = bridge.library()
         assert native is not None
         with _building:
+            if kin.forgotten:
+                return
             natives = [one.native for one in kin.ranges]
             _covering.update((ctypes.addressof(one.native), (self, one)) for one in kin.ranges)
             every = (ctypes.POINTER(bridge.Range) * len(natives))(*map(ctypes.pointer, natives))
-            kin.key.words[0] = self.state.number
-            native.toprung_cover(self.state, kin.key, every, len(natives), calls)
+            for key in kin.keys.values():
+                key.words[0] = self.state.number
+                native.toprung_cover(self.state, key, every, len(natives), calls)
 
     def within(self, entry: Entry) -> bool:
         """Have an entry be decided by the range of sizes that it lies in; return False if there is none."""
@@ -213,7 +216,7 @@ class Products(CountedProducts[Entry]):
         operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
         with _building:
-            if self.within(entry):
+            if kin.forgotten or self.within(entry):
                 return self.cover(kin)
             known = [(one.first, one.last) for one in kin.ranges if one.first < one.last]
         # others are smaller sizes that are worth a kernel, and larger ones up to the next power of two
@@ -236,7 +239,7 @@ class Products(CountedProducts[Entry]):
                     made.append(kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
         background.breathe()
         self._adopt(entry, kin, made)
-        if not self.within(entry):
+        if not kin.forgotten and not self.within(entry):
             _prepare(entry, settings)
         self.cover(kin)
 
@@ -245,6 +248,8 @@ class Products(CountedProducts[Entry]):
         assert entry.operands is not None
         like = entry.operands.kin(kin.axis)
         with _building:
+            if kin.forgotten:
+                return
             for one in self.entries.every():  # there may be thousands, so the slowest test comes last
                 decided = one.call is not None or (one.job is not None and one.job.begun)
                 if one is entry or one.op != entry.op or one.operands is None or not decided:
@@ -298,12 +303,18 @@ class Products(CountedProducts[Entry]):
 
     def retire(self) -> None:
         super().retire()
-        self.kin.clear()
+        self._leave_ranges()
 
     def forget(self) -> None:
         self.collect(forget=True)
-        self.kin.clear()
+        self._leave_ranges()
         super().forget()
+
+    def _leave_ranges(self) -> None:
+        with _building:
+            for kin in self.kin.values():
+                kin.forgotten = True
+            self.kin.clear()
 
 
 _leaving: list[bridge.Taking] = []
@@ -359,7 +370,10 @@ def multiply(
     if out is None and bias is None:
         key = (op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device())
     else:
-        if not isinstance(beta, int | float) or not isinstance(alpha, int | float) or alpha == 0:
+        if not isinstance(beta, int | float) or not isinstance(alpha, int | float):
+            return None
+        alpha, beta = ctypes.c_float(alpha).value, ctypes.c_float(beta).value  # as kernels have them: what is 0 there reads no bias
+        if alpha == 0:
             return None
         if out is bias:  # as in place; another tensor of the same memory is left to PyTorch below
             out, inplace = None, True
@@ -510,12 +524,12 @@ def _new(
         if bias is not None and bias is not result:
             apart = bias.expand(shape).stride()
         entry.operands = Operands(*views, c, added, apart, activation, How(op, settings.precision, settings.own))
+        native, kin = bridge.library(), bridge.Key()
+        if native is not None and native_plan.entry() is not None and (axis := native.toprung_axis(kin)) >= 0:
+            entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis))
+            entry.kin.keys.setdefault(bytes(kin)[8:], kin)  # all but the state's number
         if not products.within(entry):
-            native, kin = bridge.library(), bridge.Key()
-            work: Callable[[], object] = functools.partial(_prepare, entry, settings)
-            if native is not None and native_plan.entry() is not None and (axis := native.toprung_axis(kin)) >= 0:
-                entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis, kin))
-                work = functools.partial(products.range_of, entry)
+            work = functools.partial(products.range_of, entry) if entry.kin else functools.partial(_prepare, entry, settings)
             entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
     with _building:  # another thread may have met it meanwhile: one of two entries would lose its counts
         found = products.entries[key]

@@ -44,17 +44,19 @@ class Kin:
 
     Attributes
     ----------
-    key : their key in the bridge
+    keys : their keys in the bridge, by what is in them: it tells biases apart by more than a plan has to do with
     left : calls left to PyTorch before a range was looked for
     ranges : the ranges found; the first that contains a size decides it
     calls : products of the ranges, each with its operands, and the words of its plan in this process and in the worker
+    forgotten : True if other kins take its place: what is found from then on decides nothing
     """
 
     axis: int
-    key: bridge.Key
+    keys: dict[bytes, bridge.Key] = field(default_factory=dict)
     left: int = 0
     ranges: list[Range] = field(default_factory=list)
     calls: list[tuple[OnDevice, Operands, Words, Words]] = field(default_factory=list)
+    forgotten: bool = False
 
     def find(self, size: int) -> Range | None:
         """Return the range of a size; None if there is none."""
