@@ -76,6 +76,8 @@ class View(NamedTuple):
         """Elements as a NumPy array, not copied."""
         operand = self.operand
         assert operand.host is not None
+        if (self.shape, self.strides, self.offset) == (operand.shape, operand.strides, 0):
+            return operand.host
         if 0 in self.shape:
             return np.empty(self.shape, np.float32)
         return array_at(self.address, self.shape, self.strides, operand.host, operand.writable)
@@ -236,8 +238,10 @@ def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]
             f"a is {sizes(a)} and b is {sizes(b)}: a's last dimension ({left.shape[-1]}) must be as long as "
             f"b's {'only' if len(b) == 1 else 'last but one'} ({right.shape[-2]})"
         )
+    batch = left.shape[:-2]
     try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        if batch != right.shape[:-2]:  # NumPy's function takes longer than all other checks
+            batch = np.broadcast_shapes(batch, right.shape[:-2])
     except ValueError:
         raise BadShape(
             f"a is {sizes(a)} and b is {sizes(b)}: their batches {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"

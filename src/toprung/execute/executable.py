@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -64,7 +63,8 @@ class Executable:
 
     def taking(self, launches: Launches) -> Executable:
         """Return this executable with other launches of the same configuration."""
-        made = copy.copy(self)
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
         made._take(launches)
         return made
 

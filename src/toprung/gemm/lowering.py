@@ -122,10 +122,11 @@ def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
 
 def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
     """Return the strides, in elements, of an array without gaps, row-major or column-major."""
-    sizes = [max(n, 1) for n in shape]
-    if fortran:
-        return tuple(math.prod(sizes[:i]) for i in range(len(sizes)))
-    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+    strides, step = list[int](), 1
+    for n in shape if fortran else reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(strides if fortran else reversed(strides))
 
 
 def dense(shape: Sequence[int], strides: Sequence[int], fortran: bool = False) -> bool:

@@ -39,8 +39,10 @@ def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: i
     """
     if 0 in shape:
         return address, address
-    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return address + size * sum(r for r in reach if r < 0), address + size * (sum(r for r in reach if r > 0) + 1)
+    low = high = 0
+    for n, stride in zip(shape, strides, strict=True):
+        low, high = low + min((n - 1) * stride, 0), high + max((n - 1) * stride, 0)
+    return address + size * low, address + size * (high + 1)
 
 
 At = tuple[int, tuple[int, ...], tuple[int, ...]]
