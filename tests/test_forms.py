@@ -47,7 +47,7 @@ def planned(axis: str, size: int, precision: str, **more: Any) -> Plan:
 
     def words(n: int) -> forms.Words:
         plan = launches_of(SESSION, desc(n), selected.family, selected.config).plan
-        return native_plan.words_of(SESSION, plan)
+        return np.frombuffer(native_plan.words_of(SESSION, plan), np.int64)
 
     return words
 

@@ -53,7 +53,7 @@ def decide(call: Callable[[], Any], **more: Any) -> Made:
     def by_native(call: Any, given: Any) -> Any:
         return (
             calls.START.pack(made.handle, LENT, TERMS if "packed" in more else 0, *call.reach),
-            adapter.maker(given.result),
+            adapter.maker(given.result.thing, given.result.shape, given.result.strides),
             call._left,
             made.prepare,
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 import re
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ import torch
 import toprung
 from h200 import SESSION, decided
 from stand_in import log
+from test_bridge import frames
 from toprung.arrays.torch import adapter
 from toprung.backends import native_plan
 from toprung.blas import background, calls, fresh, remembered, routines
 from toprung.blas.operands import View
 from toprung.blas.product import OnDevice
-from toprung.errors import LaunchError
+from toprung.errors import LaunchError, Overlap
 from toprung.execute.executor import executor_of
 
 A, B, C, W = (torch.rand(size, size) for size in (16, 1024, 1024, 1100))
@@ -91,8 +94,10 @@ def sizes_inside_a_range_are_not_selected() -> None:
         native_plan.launcher(SESSION, call.executable.plan)(1 << 40, 0, 1 << 40, 0, 1 << 40, 0, 1.0, 0.0, 0, 1 << 40)
         assert lines() == plan_of(found, size)
     assert DECIDED == []
+    entered = {one.rpartition("/")[2] for one in frames(lambda: rows(623))}
+    assert {"routines.py:matmul", "fresh.py:inside"} < entered and "operands.py:arranged" not in entered
     for size in (found.made.first - 1, found.made.last + 1):
-        rows(size)
+        assert rows(size).shape == (size, 1024)
     assert len(DECIDED) == 2
     for key in [key for key in calls.kin if key[0] is adapter]:  # type: ignore[index]
         del calls.kin[key]
@@ -130,6 +135,29 @@ def depth_batches_and_given_results_have_ranges_too() -> None:
             # real kernels have other arguments than the stand-in's
             assert [a.split(" | ")[0] for a in lines()] == [a.split(" | ")[0] for a in plan_of(found, size)], name
         assert DECIDED == []
+
+
+def a_result_that_overlaps_an_operand_is_refused_at_a_new_size() -> None:
+    memory = torch.rand(2100, 1024)
+    (found,) = ranges_of(lambda n: toprung.matmul(memory[:n], B, memory[n : 2 * n], own=True), 600, 610, 620)
+    for size in (found.made.last, 603):
+        one, other = memory[:size], memory[size - 1 : 2 * size - 1]  # they have a row in common
+        for a, out in ((one, other), (other, one)):
+            with pytest.raises(Overlap):
+                toprung.matmul(a, B, out, own=True)
+        assert log() == []
+    toprung.matmul(memory[:603], B, memory[603:1206], own=True)
+    assert log()
+
+
+def plans_of_sizes_are_freed_when_they_are_forgotten() -> None:
+    ranges_of(rows, 600, 610, 620)
+    rows(603)
+    gone = weakref.ref(next(call for call in calls._calls.every() if call.shape == (603, 1024)))
+    rows(604)  # the last receipt is of another call
+    calls.forget()
+    gc.collect()
+    assert gone() is None
 
 
 def a_batch_of_one_is_in_no_range_of_whole_batches() -> None:

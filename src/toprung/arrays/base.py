@@ -179,8 +179,10 @@ class Adapter:
         """Return what ``know`` in ``native/entry.cpp`` takes: types, and arguments; None if arrays have no exchange in C."""
         return None
 
-    def maker(self, like: Operand) -> Callable[[], Any]:
-        """Return a function that returns a new array of an operand's shape and strides; asked where there is an ``exchange``.
+    def maker(self, like: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[], Any]:
+        """Return a function that returns a new float32 array where ``like`` lies; asked where there is an ``exchange``.
+
+        ``strides``: in elements.
 
         The exchange allocates as well, but the library does not know such memory for its own: ``Tensor.record_stream`` ignores it.
         """

@@ -29,6 +29,18 @@ def _stream_of() -> Callable[[int], int]:
     return raw or (lambda number: _torch().cuda.current_stream(number).cuda_stream)
 
 
+@functools.cache
+def _empty_strided(device: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return PyTorch's fastest function from a shape and strides to a new float32 tensor on a device, and its further arguments."""
+    torch = _torch()
+    # Inductor's code calls this function, too. It skips the dispatcher, so it takes less than half the time of empty_strided.
+    # It allocates on the current GPU, so a program that sees several GPUs does not use it.
+    quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None)
+    if quick is None or (device.type != "cpu" and torch.cuda.device_count() > 1):
+        return functools.partial(torch.empty_strided, dtype=torch.float32, device=device), ()
+    return quick, (torch.float32,)
+
+
 class Torch(Adapter):
     """Adapter of strided float32 tensors that need no gradient; ``toprung.torch`` multiplies those that do."""
 
@@ -144,14 +156,9 @@ class Torch(Adapter):
         watching = torch._C._len_torch_dispatch_stack, vars(torch.autograd.forward_ad), torch.is_grad_enabled
         return None if capsule is None else ((torch.Tensor, torch.nn.Parameter), (capsule, *watching))
 
-    def maker(self, like: Operand) -> Callable[[], Any]:
-        torch, device = _torch(), like.thing.device
-        # Inductor's code calls this function, too. It skips the dispatcher, so it takes less than half the time of empty_strided.
-        # It allocates on the current GPU, so a program that sees several GPUs does not use it.
-        quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None)
-        if quick is None or (device.type != "cpu" and torch.cuda.device_count() > 1):
-            return functools.partial(torch.empty_strided, like.shape, like.strides, dtype=torch.float32, device=device)
-        return functools.partial(quick, tuple(like.shape), tuple(like.strides), torch.float32)
+    def maker(self, like: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[], Any]:
+        make, options = _empty_strided(like.device)
+        return functools.partial(make, shape, strides, *options)
 
     def is_capturing(self) -> bool:
         cuda = _torch().cuda

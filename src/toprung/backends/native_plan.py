@@ -19,7 +19,6 @@ import numpy as np
 
 from toprung.backends import cxx
 from toprung.backends.base import Buffer
-from toprung.backends.forms import Words
 from toprung.backends.launcher import checked, described, status_text
 from toprung.backends.launcher import launcher as in_python
 from toprung.backends.plan import Address, First, Handle, Library, Map, Plan, Run, Scalar, Struct
@@ -122,12 +121,14 @@ class NativePlan:
         return found
 
     def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
-        self.library, self.session, self.plan = library, session, plan
+        self.library, self.session, self.plan, self.handle = library, session, plan, None
         words = words_of(session, plan)
-        self.handle = library.toprung_plan_new(words.ctypes.data, len(words))
+        self.handle = library.toprung_plan_new(words, len(words) // 8)
         if not self.handle:
             raise LaunchError(f"the launcher in C++ takes no plan of {len(plan.launches)} launches on {session.device}")
-        weakref.finalize(self, library.toprung_plan_free, self.handle)
+
+    def __del__(self) -> None:
+        self.library.toprung_plan_free(self.handle)
 
     def prepare(self, stream: int) -> None:
         """Allocate what a stream needs before the plan is launched there; not while it is captured."""
@@ -168,7 +169,7 @@ def launcher(session: Any, plan: Plan) -> Run:
     return module.launcher((bound, made.prepare, with_scratch, failed)) if plan.workspace_bytes else bare
 
 
-def words_of(session: Any, plan: Plan) -> Words:
+def words_of(session: Any, plan: Plan) -> bytes:
     """Return a plan as words of 64 bits, in the order in which ``toprung_plan_new`` reads them."""
     if plan.words is not None:
         return plan.words
@@ -185,12 +186,13 @@ def words_of(session: Any, plan: Plan) -> Words:
         words.extend((WHEN.index(launch.when), len(launch.arguments)))
         for argument in launch.arguments:
             words.extend(_known(argument) if type(argument) in HASHED else _argument(argument))
-    return np.frombuffer(words, np.int64)
+    return words.tobytes()
 
 
-def of_words(plan: Plan, words: Words) -> Plan:
+def of_words(plan: Plan, words: bytes) -> Plan:
     """Return a plan with the words of another size; its kernels and buffers stay."""
-    return plan._replace(workspace_bytes=int(words[1]), flags_bytes=int(words[2]), words=words)
+    _, workspace, flags = struct.unpack_from("=3q", words)
+    return plan._replace(workspace_bytes=workspace, flags_bytes=flags, words=words)
 
 
 HASHED = {np.int32, np.uint32, np.int64, Address, Handle, Map, Scalar}

@@ -146,7 +146,7 @@ class Plan(NamedTuple):
     flags_bytes: int = 0
     sizes: tuple[int, int] = (4, 4)
     kept: tuple[Any, ...] = ()
-    words: NDArray[np.int64] | None = None
+    words: bytes | None = None
 
     @property
     def lent_bytes(self) -> int:

@@ -107,7 +107,7 @@ def enter(adapter: Adapter) -> None:
         return
     types, more = exchange
     if again is _again:
-        entry.install(_calls, MISS, _again, _started, receipt._last)
+        entry.install(_calls, kin, MISS, _again, _started, receipt._last)
         again = entry.again
     for kind in types:
         entry.know(kind, *more)
@@ -150,8 +150,8 @@ def _by_native(call: Call, given: Arranged) -> tuple[Any, ...] | None:
         made = native_plan.NativePlan.of(native_plan.entry().library, session, plan)
     except LaunchError:
         return None
-    start = START.pack(made.handle, plan.lent_bytes, call.packed, *call.reach)
-    return start, call.adapter.maker(given.result), call._left, made.prepare
+    start, result = START.pack(made.handle, plan.lent_bytes, call.packed, *call.reach), given.result
+    return start, call.adapter.maker(result.thing, result.shape, result.strides), call._left, made.prepare
 
 
 def adapter_of(things: Iterable[Any]) -> Adapter | None:

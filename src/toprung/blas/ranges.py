@@ -26,7 +26,7 @@ from toprung.device import Device
 from toprung.dispatch import mixed, ranking
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
-from toprung.errors import ToprungError, Unsupported
+from toprung.errors import LaunchError, ToprungError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.lowering import Program, epilogue_of, lower
 from toprung.gemm.overlap import span
@@ -178,7 +178,7 @@ def words_of(session: CUDASession, plan: Plan, operands: Operands) -> Words:
     """Return scratch bytes, the operands' extents and a plan's words, as ``Taking`` in ``bridge.cpp``."""
     reach = (x for v in operands[:3] for x in span(0, v.shape, v.strides, v.operand.size))
     head = np.array((plan.lent_bytes, *reach), np.int64)
-    return np.concatenate((head, native_plan.words_of(session, plan)))
+    return np.concatenate((head, np.frombuffer(native_plan.words_of(session, plan), np.int64)))
 
 
 class Range(NamedTuple):
@@ -188,12 +188,14 @@ class Range(NamedTuple):
     ----------
     call, operands : call with that configuration, and its operands
     made : plan of all the sizes, in words like those of ``words_of``, with the addresses of this process
+    packed : its words and forms, as ``native/entry.cpp`` takes them
     """
 
     call: OnDevice
     operands: Operands
     axis: int
     made: Fitted
+    packed: tuple[bytes, bytes]
 
     @classmethod
     def of(cls, call: OnDevice, operands: Operands, ours: Words, planned: Words, axis: int, made: Fitted) -> Range:
@@ -201,19 +203,26 @@ class Range(NamedTuple):
 
         ``ours``, ``planned``: words of one plan in this process and in the worker.
         """
-        # words that differ are addresses
-        return cls(call, operands, axis, made._replace(words=np.where(ours != planned, ours, made.words)))
+        made = made._replace(words=np.where(ours != planned, ours, made.words))  # words that differ are addresses
+        return cls(call, operands, axis, made, (made.words.tobytes(), np.column_stack(made.forms).tobytes()))
 
-    def at(self, size: int) -> OnDevice:
-        """Return the call of a size, with the plan's words filled in as C++ does.
+    def executable(self, size: int) -> Executable:
+        """Return the executable of a size, with the plan's words filled in.
 
         Raises LaunchError if the launcher in C++ is missing.
         """
+        own = self.call.executable
         if size == self.operands.size(self.axis):
-            return self.call
-        executable, (a, b, c, *_) = self.call.executable, self.operands.at(self.axis, size)
-        launches = Launches(executable.session, native_plan.of_words(executable.plan, self.made.at(size)[HEAD:]))
-        return OnDevice(executable.taking(launches), a, b, c, self.operands.how)
+            return own
+        if (entry := native_plan.entry()) is None:
+            raise LaunchError("a plan of a range needs the launcher in C++")
+        words = entry.filled(*self.packed, size)[8 * HEAD :]
+        return own.taking(Launches(own.session, native_plan.of_words(own.plan, words)))
+
+    def at(self, size: int) -> OnDevice:
+        """Return the call of a size by its ``executable``."""
+        a, b, c, *_ = self.operands.at(self.axis, size)
+        return OnDevice(self.executable(size), a, b, c, self.operands.how)
 
 
 def around(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool = False) -> tuple[Around, ...]:

@@ -103,11 +103,6 @@ def computed(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device
 
 def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None, key: Hashable) -> Any:
     """Return a product that is decided now, and remembered under a key."""
-    if isinstance(key, bytes):
-        from toprung.blas import fresh  # CUDA's, which other devices do not need
-
-        if fresh.find(key, a) and (found := calls.again(a, b, out, precision, own, device)[0]) is not calls.MISS:
-            return found
     how, packed = How("matmul", precision, own, device), None
     if isinstance(b, PackedOperand):
         b.check()
@@ -124,7 +119,7 @@ def _ranged(key: Hashable, session: Session, *product: Any) -> Any:
     """Return the executable of a product whose call may be remembered by a key: that of its range, or what is selected."""
     if key is None or session.device.backend != "cuda":
         return product[-1]()
-    from toprung.blas import fresh
+    from toprung.blas import fresh  # CUDA's, which other devices do not need
 
     return fresh.executable(key, session, *product)
 

@@ -5,8 +5,10 @@
 // launch gives it away.
 
 #define Py_LIMITED_API 0x030B0000  // Python 3.11
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -67,8 +69,8 @@ struct Option {
 std::vector<Option> options;
 constexpr size_t MOST_OPTIONS = 64;
 
-PyObject *cache, *miss, *python, *started, *last;               // of calls.py and receipt.py
-PyObject *native, *left, *needs_gradient, *is_negative, *level;  // names of attributes
+PyObject *cache, *kin, *miss, *python, *started, *last;                   // of calls.py and receipt.py
+PyObject *native, *inside, *left, *needs_gradient, *is_negative, *level;  // names of attributes
 
 // OnDevice.native[0]: what starts a call
 struct Start {
@@ -132,6 +134,7 @@ struct Key {
     size_t count = 0;
 
     void operator+=(uint64_t word) { words[count++] = word; }
+    PyObject* bytes() const { return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words), 8 * count); }
 };
 
 // Read what decides a call into its key, and its arrays, of which the third may be missing; return their library. Null: Python must
@@ -159,6 +162,85 @@ const Library* read(PyObject* const* given, Tensor* tensors, Key& key) {
         }
     }
     return library;
+}
+
+// ---- calls that differ from others in one size alone
+
+// Dimensions of A, B and C with the size along each axis, counted from the last, as MOVING in blas/ranges.py; FIXED if there is none.
+constexpr int AXES = 3, FIXED = -DIMS;
+constexpr int MOVING[AXES][3] = {{-2, FIXED, -2}, {-1, -2, FIXED}, {-3, -3, -3}};
+
+// Write what the key of a call shares with those of all calls that differ in the size along an axis alone; return that size, at most 1 if
+// there can be no range.
+int64_t kindred(Key& key, int axis) {
+    uint64_t size = 0, *at = &key.words[1];
+    for (int i = 0; at < key.words + key.count; i++) {  // device, type and number of dimensions of an array, then size and stride of each
+        const int dims = static_cast<int>(at[1] & 255), moving = dims + MOVING[axis][i];
+        at += 2;
+        if (dims != 2 && dims != 3) return 0;
+        if (dims == 3 && at[1] == at[2] * at[4]) at[1] = -1;  // it follows from the others
+        if (moving >= 0 && size == 0) size = at[2 * moving];
+        if (moving >= 0 && size == at[2 * moving]) at[2 * moving] = -1;  // a batch of one is shared by all, and stays one
+        at += 2 * dims;
+    }
+    key.words[0] |= uint64_t(1 + axis) << 32;  // no key of a call has such an option
+    return static_cast<int64_t>(size);
+}
+
+// kindred(key, axis) -> what the key shares; None if there can be no range
+PyObject* kindred_of(PyObject*, PyObject* given) {
+    const char* content;
+    Py_ssize_t bytes;
+    int axis;
+    if (!PyArg_ParseTuple(given, "y#i", &content, &bytes, &axis)) return nullptr;
+    Key key;
+    key.count = std::min<size_t>(bytes, sizeof key.words) / 8;
+    std::memcpy(key.words, content, 8 * key.count);
+    return kindred(key, axis) > 1 ? key.bytes() : Py_NewRef(Py_None);
+}
+
+// Return the call of a range, made for an unknown key whose size the range contains; Py_None if there is no such range.
+PyObject* call_inside(const Key& words, PyObject* key, PyObject* like) {
+    for (int axis = 0; axis < AXES; axis++) {
+        Key shared = words;
+        const int64_t size = kindred(shared, axis);
+        if (size < 2) continue;
+        const Ref name(shared.bytes()), found(name.it == nullptr ? nullptr : PyObject_GetItem(kin, name.it));
+        if (found.it == nullptr) return nullptr;
+        if (found.it == Py_None) continue;
+        const Ref number(PyLong_FromLongLong(size));
+        PyObject* made = PyObject_CallMethodObjArgs(found.it, inside, number.it, key, like, nullptr);
+        if (made == nullptr || made != Py_None) return made;
+        Py_DECREF(made);
+    }
+    return Py_NewRef(Py_None);
+}
+
+void free_plan(PyObject* capsule) { toprung_plan_free(static_cast<toprung_plan*>(PyCapsule_GetPointer(capsule, nullptr))); }
+
+// filled(words, forms, size) -> the words of a size: those of another one, with the forms that depend on the size
+PyObject* filled(PyObject*, PyObject* given) {
+    const char *words, *forms;
+    Py_ssize_t bytes, form_bytes;
+    long long size;
+    if (!PyArg_ParseTuple(given, "y#y#L", &words, &bytes, &forms, &form_bytes, &size)) return nullptr;
+    PyObject* made = PyBytes_FromStringAndSize(words, bytes);
+    if (made != nullptr)
+        toprung_fill(reinterpret_cast<int64_t*>(PyBytes_AsString(made)), reinterpret_cast<const toprung_form*>(forms),
+                     form_bytes / sizeof(toprung_form), size);
+    return made;
+}
+
+// start(words) -> a Start by what a range has for each size, which is lent, reach and the words of a plan; and what keeps that plan
+PyObject* start_of(PyObject*, PyObject* given) {
+    const auto* words = reinterpret_cast<const uint64_t*>(PyBytes_AsString(given));
+    if (words == nullptr) return nullptr;
+    Start start{nullptr, words[0], 0, {}};
+    constexpr size_t HEAD = 1 + sizeof start.reach / sizeof *start.reach;
+    std::memcpy(start.reach, &words[1], sizeof start.reach);
+    start.plan = toprung_plan_new(words + HEAD, PyBytes_Size(given) / 8 - HEAD);
+    if (start.plan == nullptr) return PyErr_Format(PyExc_ValueError, "malformed plan");
+    return Py_BuildValue("y#N", &start, static_cast<Py_ssize_t>(sizeof start), PyCapsule_New(start.plan, nullptr, free_plan));
 }
 
 // ---- the launch
@@ -227,9 +309,11 @@ PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t count) {
     }
     const auto& [a, b, out] = tensors;
     const bool into = given[2] != Py_None;
-    const Ref key(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words.words), 8 * words.count));
+    const Ref key(words.bytes());
     if (key.it == nullptr) return nullptr;
-    const Ref call(PyObject_GetItem(count == 7 ? given[6] : cache, key.it));  // it keeps the plan while the GIL is given away
+    const Ref known(PyObject_GetItem(count == 7 ? given[6] : cache, key.it));
+    // the call keeps the plan while the GIL is given away
+    const Ref call(known.it == Py_None && count == 6 ? call_inside(words, key.it, given[0]) : Py_XNewRef(known.it));
     if (call.it == nullptr) return nullptr;
     if (call.it == Py_None) return PyTuple_Pack(2, miss, key.it);
 
@@ -328,11 +412,12 @@ PyObject* launcher(PyObject*, PyObject* self) { return PyCFunction_NewEx(&run_de
 
 // ---- the module
 
-// install(cache, MISS, again, started, last): objects of calls.py, and the thread's last receipt
+// install(cache, kin, MISS, again, started, last): objects of calls.py, and the thread's last receipt
 PyObject* install(PyObject*, PyObject* given) {
-    if (!PyArg_ParseTuple(given, "OOOOO", &cache, &miss, &python, &started, &last)) return nullptr;
-    for (PyObject* one : {cache, miss, python, started, last}) Py_INCREF(one);
+    if (!PyArg_ParseTuple(given, "OOOOOO", &cache, &kin, &miss, &python, &started, &last)) return nullptr;
+    for (PyObject* one : {cache, kin, miss, python, started, last}) Py_INCREF(one);
     native = PyUnicode_InternFromString("native");
+    inside = PyUnicode_InternFromString("inside");
     left = PyUnicode_InternFromString("left");
     needs_gradient = PyUnicode_InternFromString("requires_grad");
     is_negative = PyUnicode_InternFromString("is_neg");
@@ -359,9 +444,12 @@ PyObject* know(PyObject*, PyObject* given) {
 
 PyMethodDef functions[] = {
     {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)), METH_FASTCALL, nullptr},
+    {"filled", filled, METH_VARARGS, nullptr},
     {"install", install, METH_VARARGS, nullptr},
+    {"kindred", kindred_of, METH_VARARGS, nullptr},
     {"know", know, METH_VARARGS, nullptr},
     {"launcher", launcher, METH_O, nullptr},
+    {"start", start_of, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "entry", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
