@@ -273,6 +273,23 @@ def products_that_a_plan_does_not_tell_apart_enter_no_python() -> None:
             assert frames(lambda size=size, make=make: make(size)) == [] and log(), name  # type: ignore[misc]
 
 
+def sizes_of_a_range_stay_taken_however_many_kinds_are_left() -> None:
+    weighed, ranges.not_faster = ranges.not_faster, lambda *more: ""
+    background.HERE.apart = lambda work, *more: work(*more)  # type: ignore[method-assign]  # the worker has the unpatched functions
+    make, few = lambda n: torch.mm(W[n], B[:, :480]), torch.rand(200, 200)
+    prepared(make, 600, 610, 620, 621, 622, own=False)
+    make(700)
+    assert lines()
+    for i in range(1, 201):
+        for j in range(1, 201):
+            torch.mm(few[:i, :j], few[:j, :1])
+    for size in (700, 701):
+        make(size)
+        assert lines(), size
+    ranges.not_faster = weighed
+    del background.HERE.apart
+
+
 def what_is_found_after_all_is_forgotten_decides_nothing() -> None:
     make = lambda n: torch.mm(W[n], B[:, :496])  # noqa: E731
     asked, ends, held = threading.Event(), threading.Event(), background.HERE.apart

@@ -171,7 +171,7 @@ void leave(Taking* taking) {
     range->users.fetch_sub(1, std::memory_order_release);
 }
 
-constexpr size_t ROOM = 16;  // kinds of a shard; a new one replaces the least recently used
+constexpr size_t ROOM = 16;  // kinds of a shard
 struct Shard {
     Lock lock;
     std::vector<Kind> kinds;
@@ -197,7 +197,10 @@ struct Shard {
         Kind* kind = find(made.key);
         kinds.reserve(ROOM);
         if (kind == nullptr && kinds.size() < ROOM) kind = &kinds.emplace_back();
-        if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, &Kind::used);
+        // The least recently used makes room. Those that Python took, and keys with ranges, are last: a product that is taken again
+        // only after a call that was PyTorch's would change its bits.
+        const auto worth = [](const Kind& one) { return std::pair(one.verdict == TAKEN && (!one.taking || !one.taking->range), one.used); };
+        if (kind == nullptr) kind = &*std::ranges::min_element(kinds, {}, worth);
         put(*kind, made);
         kind->used = ++uses;
     }

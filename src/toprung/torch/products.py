@@ -222,18 +222,17 @@ class Products(CountedProducts[Entry]):
         # others are smaller sizes that are worth a kernel, and larger ones up to the next power of two
         own = operands.size(kin.axis)
         least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
-        low, high = max(least, 2), 1 << (own - 1).bit_length()
         if autotune.HERE.level() == "measure":  # the range follows what has been measured
             _prepare(entry, settings)
         try:
             session = session_at(operands.a.operand.home, operands.a.operand.queue)
-            found = _around(session, operands, kin.axis, settings, (low, high, known))
+            found = _around(session, operands, kin.axis, settings, (max(least, 2), 1 << (own - 1).bit_length(), known))
             made = [kin.around(entry, operands, session, *found[:1])]
         except Exception as error:
             _failed(entry, error)
             made, found = [kin.around(entry, operands)], ()
         for other in found[1:]:
-            if other.made is not None and other.made.first <= high and low <= other.made.last and not kin.find(other.made.last):
+            if other.made is not None and not (kin.find(other.made.first) and kin.find(other.made.last)):
                 background.breathe()
                 with contextlib.suppress(Exception):  # the first product of that size reports the error
                     made.append(kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
