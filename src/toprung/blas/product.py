@@ -483,7 +483,7 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
     else:
         device = chosen(how.device) if how.device is not None else best()
     session: Any = backends.session_for(device)
-    if staging.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
+    if device.kind == "cpu" and staging.limit() is None and hasattr(session, "over_host"):
         spans = (span(v.address, v.shape, v.strides) for v in (a, b, c))
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
             ready = executor_of(session).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)

@@ -98,8 +98,9 @@ class Operands(NamedTuple):
     def kin(self, axis: int | None) -> Hashable:
         """Return the key shared by products that differ in the size along an axis alone, if there is one."""
         # a contiguous batch's stride follows: no array's own stride is like it
-        there = self if axis is None else self.at(axis, -1 << 62)
-        return axis, there.bias, *there[3:4], *there[5:], *((v.shape, v.layout, v.operand.home) for v in there[:3])
+        size, dims = -1 << 62, (None,) * 3 if axis is None else MOVING[axis]
+        there = ((*resized(v.shape, v.strides, n, size), v.layout[2:], v.operand.home) for v, n in zip(self[:3], dims, strict=True))
+        return axis, self.bias and resized(self.c.shape, self.bias, dims[2], size)[1], self.beta, *self[5:], *there
 
     def text(self) -> str:
         """Return batch, M, N and K as readable text."""

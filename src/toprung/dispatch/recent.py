@@ -18,12 +18,12 @@ class Recent(dict[Hashable, V | None], Generic[V]):
     Parameters
     ----------
     most : weight of a full generation
-    weigh : weight of a value; each weighs 1 by default
+    weigh : function that returns a value's weight; None where each weighs 1
     drop : called with the values of a generation that is dropped
     """
 
     def __init__(
-        self, most: int, weigh: Callable[[V], int] = lambda value: 1, drop: Callable[[list[V]], object] = lambda values: None
+        self, most: int, weigh: Callable[[V], int] | None = None, drop: Callable[[list[V]], object] = lambda values: None
     ) -> None:  # fmt: skip
         super().__init__()
         self._most, self._weigh, self._drop = most, weigh, drop
@@ -37,7 +37,7 @@ class Recent(dict[Hashable, V | None], Generic[V]):
 
     def keep(self, key: Hashable, value: V) -> None:
         """Keep a value, unless it alone weighs more than a generation."""
-        weight = self._weigh(value)
+        weight = 1 if self._weigh is None else self._weigh(value)
         if weight > self._most:
             return
         if weight > self._room:
