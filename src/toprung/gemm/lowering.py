@@ -51,6 +51,10 @@ class Place(NamedTuple):
     offset: int
 
 
+AS_GIVEN = Place(0, 0), Place(1, 0), Place(2, 0)
+"""Places of A, B and C as they are."""
+
+
 class Copy(NamedTuple):
     """A copy step, dst = factor · src or a function of it, over three nested dimensions.
 
@@ -100,7 +104,7 @@ class Program(NamedTuple):
     @classmethod
     def of(cls, desc: Desc, epilogue: Epilogue | None = None) -> Program:
         """Return the program of one product on its operands as they are."""
-        return cls((Multiply(desc, *(Place(i, 0) for i in range(3))),), epilogue=epilogue)
+        return cls((Multiply(desc, *AS_GIVEN),), epilogue=epilogue)
 
     @property
     def descs(self) -> tuple[Desc, ...]:
@@ -110,7 +114,7 @@ class Program(NamedTuple):
     @property
     def is_direct(self) -> bool:
         """True if the program is one product on its operands as they are, without copies."""
-        return len(self.descs) == 1 and self == Program.of(self.descs[0], self.epilogue)
+        return len(self.steps) == 1 and self.steps[0][1:] == AS_GIVEN and not (self.temporaries or self.copies)
 
     def __str__(self) -> str:
         return "; ".join(str(s.desc) if isinstance(s, Multiply) else f"copy {'×'.join(map(str, s.shape))}" for s in self.steps)
