@@ -32,10 +32,7 @@ class Kin:
 
     def find(self, size: int) -> Range | None:
         """Return the range of a size; None if it is in none."""
-        for one in self.ranges:
-            if one.made.first <= size <= one.made.last:
-                return one
-        return None
+        return next((one for one in self.ranges if one.made.first <= size <= one.made.last), None)
 
     def inside(self, size: int, key: Hashable, like: Any) -> Inside | None:
         """Remember a call of a size by its C++ key, and return it; None if the size is in no range. ``like``: the call's A."""
@@ -49,15 +46,14 @@ class Inside(OnDevice):
     """A call of a size inside a range: C++ starts it, and its Python part is made when it is first needed."""
 
     def __init__(self, found: Range, size: int, like: Any) -> None:
-        self._at, self.adapter, c = (found, size), found.call.adapter, found.operands.c
+        self._at, self.adapter, c = partial(found.at, size), found.call.adapter, found.operands.c
         self.shape, strides = resized(c.shape, c.strides, MOVING[found.axis][2], size)
         entry = native_plan.entry()
         start, self._plan = entry.start(entry.filled(*found.packed, size))
         self.native = start, self.adapter.maker(like, self.shape, strides), self.receipt, self.prepare
 
     def __getattr__(self, name: str) -> Any:
-        found, size = self._at
-        self.made = self.__dict__.get("made") or found.at(size)
+        self.made = self.__dict__.get("made") or self._at()
         return getattr(self.made, name)
 
     def prepare(self, stream: int) -> None:

@@ -238,14 +238,11 @@ def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]
             f"a is {sizes(a)} and b is {sizes(b)}: a's last dimension ({left.shape[-1]}) must be as long as "
             f"b's {'only' if len(b) == 1 else 'last but one'} ({right.shape[-2]})"
         )
-    batch = left.shape[:-2]
-    try:
-        if batch != right.shape[:-2]:  # NumPy's function takes longer than all other checks
-            batch = np.broadcast_shapes(batch, right.shape[:-2])
+    one, other = left.shape[:-2], right.shape[:-2]
+    try:  # NumPy's function takes longer than all other checks
+        batch = one if one == other else np.broadcast_shapes(one, other)
     except ValueError:
-        raise BadShape(
-            f"a is {sizes(a)} and b is {sizes(b)}: their batches {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
-        ) from None
+        raise BadShape(f"a is {sizes(a)} and b is {sizes(b)}: their batches {one} and {other} do not broadcast") from None
     return left, right, (*batch, *left.shape[-2:-1][: len(a) > 1], *right.shape[-1:][: len(b) > 1])
 
 
