@@ -9,16 +9,17 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung import forks
-from toprung.backends.plan import Plan, Run
 from toprung.device import Device
 from toprung.errors import BuildError
+
+if TYPE_CHECKING:
+    from toprung.backends.plan import Plan, Run
 
 DYNAMIC_SHARED = "DYNAMIC_SHARED"
 """Name of the macro with the bytes of dynamic shared memory that a CUDA source asks for, the only way past 48 KB."""
@@ -34,10 +35,9 @@ HOLD_SECONDS = 0.02
 """Seconds after which a held queue goes on by itself."""
 
 
-_FIRST_ERROR = re.compile(
+_FIRST_ERROR = (
     r"^(?:.*error: (?P<before>.+)\n\s*┌─ )?(?:error: )?(?P<file>[^\s(:]*)[(:](?P<line>\d+)(?:[:,](?P<column>\d+))?"
-    r"(?(before)|\)?: (?:fatal )?(?:error: )?(?P<what>(?!warning|note|remark).+))$",
-    re.MULTILINE,
+    r"(?(before)|\)?: (?:fatal )?(?:error: )?(?P<what>(?!warning|note|remark).+))$"
 )
 """The first error of a compiler's log: clang's ``file:7:51: error: …``, NVRTC's ``file(7): error: …``, or naga's above ``┌─``."""
 
@@ -85,8 +85,10 @@ class Source:
 
     def failed(self, device: object, log: str) -> BuildError:
         """Return the error of a text that does not compile; its message begins with the first error's place in the file."""
+        from pathlib import Path  # a program that only imports toprung loads it not
+
         first, path = "", Path(self.file)
-        if self.file and (found := _FIRST_ERROR.search(log)):
+        if self.file and (found := re.search(_FIRST_ERROR, log, re.MULTILINE)):
             here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             where = found["file"] if '#line 1 "' in self.text else here  # lines behind an include are the compiler's to name
             column = f":{found['column']}" if found["column"] else ""
@@ -139,13 +141,12 @@ KEPT_BYTES = 64 << 20
 """Largest piece of scratch memory that should be kept from one product to the next; a session keeps any that it is asked for."""
 
 
-@dataclass
 class Workspace:
     """Scratch memory of one queue. Launches in one queue follow each other, so one piece serves all of them."""
 
-    buffer: Buffer
-    lock: threading.RLock = field(default_factory=lambda: forks.renewed(threading.RLock()))
-    outgrown: list[Buffer] = field(default_factory=list)
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer, self.outgrown = buffer, list[Buffer]()
+        self.lock = forks.renewed(threading.RLock())
 
 
 class Session(Protocol):

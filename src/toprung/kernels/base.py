@@ -17,12 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import forks
-from toprung.backends.base import Session
-from toprung.backends.plan import Plan, Run
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
-from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
 
 TEST_EDGE = 20
@@ -176,6 +172,10 @@ class NoConfig(FieldsConfig):
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from toprung.backends.base import Session
+    from toprung.backends.plan import Plan, Run
+    from toprung.gemm.desc import Desc, GemmDesc
 
     Config = TypeVar("Config", bound=KernelConfig, default=Any)
 else:
@@ -404,8 +404,11 @@ def candidates(family: KernelFamily, device: Device, desc: Desc) -> list[Any]:
 
 def version(family: KernelFamily, backend: str) -> str:
     """Return what identifies the code behind a family on a backend: a hash of sources, or an installed library's version."""
-    release = type(family).release  # not bound to the family
-    return release() if release else source_digest(family.texts(backend))
+    if release := type(family).release:  # not bound to the family
+        return release()
+    from toprung.kernels.tokens import source_digest  # it compiles regular expressions, which the host's BLAS does not need
+
+    return source_digest(family.texts(backend))
 
 
 class SearchedFamily(KernelFamily[Config]):
