@@ -54,7 +54,7 @@ from toprung.dispatch.selection import Candidate
 from toprung.errors import LaunchError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
-from toprung.gemm.lowering import aligned
+from toprung.gemm.layout import aligned
 from toprung.kernels.base import SearchedFamily, candidates
 from toprung.kernels.build import is_kept, sources_of
 from toprung.kernels.hopper_fp32x.config import IN_FLIGHT

@@ -22,7 +22,8 @@ import toprung.torch
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.dispatch import ranking
-from toprung.gemm.lowering import Layout, lower
+from toprung.gemm.layout import Layout
+from toprung.gemm.lowering import lower
 from toprung.kernels.base import candidates
 from toprung.kernels.registry import families
 from toprung.lab.harness import results

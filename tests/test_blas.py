@@ -26,7 +26,8 @@ from toprung.backends.base import Session
 from toprung.blas import product
 from toprung.device import Device
 from toprung.execute import host, staging
-from toprung.gemm.lowering import Copy, Layout, Multiply, lower, tight
+from toprung.gemm.layout import Layout, tight
+from toprung.gemm.lowering import Copy, Multiply, lower
 from toprung.gemm.overlap import folded, share
 
 SIDES = st.sampled_from([0, 1, 2, 3, 4, 7, 16, 31, 33, 65])
@@ -442,7 +443,7 @@ def test_products_that_do_not_fit_are_cut(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def cut_up(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch, *shapes: tuple[int, int, int, int]) -> None:
-    monkeypatch.setenv(staging.LIMIT, str(bytes_))
+    monkeypatch.setenv(host.LIMIT, str(bytes_))
     rng = np.random.default_rng(1)
     for m, n, k, batch in shapes:
         a, b = hold(values(rng, batch, m, k), "sliced"), hold(values(rng, batch, k, n), "fortran")
@@ -457,10 +458,10 @@ def cut_up(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch, *shapes: t
 
 
 def test_a_memory_limit_too_small_for_anything_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(staging.LIMIT, "8")
+    monkeypatch.setenv(host.LIMIT, "8")
     with pytest.raises(errors.OutOfDeviceMemory, match="two panels"):
         matmul(SINGLE, SINGLE)
-    monkeypatch.setenv(staging.LIMIT, "many")
+    monkeypatch.setenv(host.LIMIT, "many")
     with pytest.raises(errors.BadArgument, match="number of bytes"):
         matmul(SINGLE, SINGLE)
 
@@ -647,7 +648,7 @@ def test_host_arrays_of_a_type_that_a_gpu_has_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(warm, "_adapters", {np.ndarray: adapter})
     for module in (operands, product, sessions):
         monkeypatch.setattr(module, "session_at", nowhere)
-    monkeypatch.setattr(staging, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
     rng = np.random.default_rng(4)
     a, b = values(rng, 9, 8), values(rng, 8, 7)
     for _ in range(2):
@@ -663,7 +664,7 @@ def test_host_arrays_go_by_way_of_a_device(kind: str, monkeypatch: pytest.Monkey
     """Every kind, where the only device has memory of its own; the result is of the kind that went in."""
     if kind == "pyopencl":
         pytest.skip("its arrays are the device's")
-    monkeypatch.setattr(staging, "limit", lambda: 1 << 28)
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)
     rng = np.random.default_rng(5)
     a, b = values(rng, 9, 8), values(rng, 8, 7)
     made, fetch = KINDS[kind]

@@ -19,7 +19,7 @@ from toprung.dispatch import mixed, ranking
 from toprung.dispatch.selection import Selection
 from toprung.execute.executor import Executor
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.gemm.lowering import Layout
+from toprung.gemm.layout import Layout
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
 from toprung.kernels.cublas_half import family as half
 from toprung.kernels.registry import families

@@ -14,7 +14,8 @@ from toprung import errors
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.kernels.helpers import ACTIVATIONS, MOVE
+from toprung.gemm.epilogue import ACTIVATIONS
+from toprung.kernels.helpers import MOVE
 
 RNG = np.random.default_rng(0)
 

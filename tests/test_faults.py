@@ -14,7 +14,6 @@ import pytest
 
 from command import Typed
 from toprung import paths
-from toprung.dispatch.tuned import TunedStore
 from toprung.errors import DAMAGE
 from toprung.lab.harness.baseline import BaselineLog
 
@@ -102,7 +101,7 @@ def test_numbers_without_end_are_refused(words: list[str], says: str, typed: Typ
 def test_a_data_folder_that_may_not_be_looked_at_has_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPRUNG_DATA", "/" + "x" * 300)  # too long a name, which root, too, may not look at
     monkeypatch.setenv("TOPRUNG_STORE", "on")
-    assert not TunedStore().is_there()
+    assert not paths.has_store()
 
 
 def test_every_error_of_a_parser_counts_as_damage() -> None:

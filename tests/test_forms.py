@@ -19,7 +19,7 @@ from toprung.blas import ranges
 from toprung.blas.operands import How, View
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
-from toprung.gemm.lowering import tight
+from toprung.gemm.layout import tight
 from toprung.kernels.launch import launches_of
 
 ALIGNED = {"align_a": 4, "align_b": 4, "align_c": 4}

@@ -20,10 +20,9 @@ from test_tune import H200
 from toprung import Receipt, errors, last_receipt
 from toprung.backends import cublas, nvrtc
 from toprung.backends.base import Session
-from toprung.blas.prepack import product_with
 from toprung.device import Device
 from toprung.dispatch import ranking
-from toprung.dispatch.select import faster_families, select
+from toprung.dispatch.select import faster_families, product_with, select
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed

@@ -19,7 +19,8 @@ from conftest import require
 from hopper_on_cpu import aligned, bug
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import ADDEND, Epilogue
-from toprung.gemm.lowering import Layout, epilogue_of, lower
+from toprung.gemm.layout import Layout
+from toprung.gemm.lowering import epilogue_of, lower
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels import registry
 from toprung.kernels.hopper_fp32x import launches as of_fp32x

@@ -25,12 +25,11 @@ from toprung.blas import calls, grouped
 from toprung.dispatch import select
 from toprung.dispatch.select import group_family
 from toprung.gemm.desc import GemmDesc
-from toprung.gemm.epilogue import Epilogue
+from toprung.gemm.epilogue import ACTIVATIONS, Epilogue
 from toprung.gemm.overlap import array_at
 from toprung.kernels import group as packed
 from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.cost_model import block_count, group_sizes
-from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_fp32x import cost, group, launches
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, in_flight
 from toprung.kernels.hopper_fp32x.family import INFLIGHT

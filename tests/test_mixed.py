@@ -19,7 +19,8 @@ from toprung.dispatch.selection import Selection
 from toprung.execute.executable import Executable
 from toprung.execute.executor import Executor
 from toprung.gemm.desc import GemmDesc
-from toprung.gemm.lowering import Layout, lower
+from toprung.gemm.layout import Layout
+from toprung.gemm.lowering import lower
 from toprung.gemm.overlap import span
 from toprung.kernels.base import candidates
 from toprung.kernels.hopper_fp32x.config import on_words

@@ -22,7 +22,7 @@ from toprung.blas import calls, routines
 from toprung.device import Device
 from toprung.dispatch import mixed
 from toprung.dispatch.select import select
-from toprung.execute import staging
+from toprung.execute import host
 
 CALLS = 60
 """Most Python functions that a repeated product of NumPy arrays through OpenCL may enter, NumPy's and pyopencl's own among them."""
@@ -226,12 +226,12 @@ def test_a_limit_set_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         toprung.matmul(a, b, own=True)
     plan = toprung.plan(a, b, own=True)
-    monkeypatch.setenv(staging.LIMIT, "4096")
+    monkeypatch.setenv(host.LIMIT, "4096")
     for call in (lambda: toprung.matmul(a, b, own=True), lambda: plan(a, b)):
         for _ in range(3):
             np.testing.assert_allclose(call(), a @ b, rtol=1e-4)
             assert last_receipt().copies  # type: ignore[union-attr]
-    monkeypatch.delenv(staging.LIMIT)
+    monkeypatch.delenv(host.LIMIT)
     np.testing.assert_allclose(toprung.matmul(a, b, own=True), a @ b, rtol=1e-4)
     assert not last_receipt().copies  # type: ignore[union-attr]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +19,9 @@ def let_through(error: BaseException) -> None:
 
     An error of toprung's own is an answer: a device without memory is no program without memory.
     """
+    import signal  # with traceback it takes as long to import as the rest of this module, and few programs come here
+    import traceback
+
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     disturbed = isinstance(error, DISTURBANCES) and not isinstance(error, ToprungError)
     if disturbed or any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):

@@ -1,30 +1,19 @@
-"""Folders: modules found in a package's; the user's that toprung writes to, and how a file gets there whole or not at all."""
+"""Folders of the user's that toprung writes to, and how a file gets there whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import functools
-import importlib
 import os
-import pkgutil
 import stat
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from toprung.errors import NotWritten
-
-
-def constants(package: str, folders: Iterable[str], name: str) -> dict[str, Any]:
-    """Return a constant of each module of a package that has it, by the module's name; those that begin with ``_`` have none."""
-    modules = sorted(found.name for found in pkgutil.iter_modules(folders) if not found.name.startswith("_"))
-    values = {module: getattr(importlib.import_module(f"{package}.{module}"), name, None) for module in modules}
-    return {module: value for module, value in values.items() if value is not None}
-
+from toprung.errors import BadArgument, NotWritten
 
 SET = "TOPRUNG_CACHE, POCL_CACHE_DIR (PoCL's) and XDG_CACHE_HOME (pyopencl's)"
 """Environment variables that move caches of compiled kernels."""
@@ -55,6 +44,32 @@ def _data_dir(folder: str, given: bool) -> Path:
     except OSError:
         pass  # it is made when something is stored
     return Path(folder) if folder else _temporary() / "data"
+
+
+STORE = "TOPRUNG_STORE"
+"""Environment variable that, set to ``off``, makes toprung ignore the user's store and the shipped entries."""
+
+STORE_FILE = "tuned.sqlite"
+"""File of the user's store in the folder of data."""
+
+
+def store_off() -> bool:
+    """Return True if the environment says to ignore the user's store and the shipped entries.
+
+    Raises
+    ------
+    BadArgument
+        it says something else than ``on`` and ``off``
+    """
+    word = os.environ.get(STORE, "").lower()
+    if word not in ("", "on", "off"):
+        raise BadArgument(f"{STORE} is on or off, not {word!r}")
+    return word == "off"
+
+
+def has_store() -> bool:
+    """Return True if the user has a store that can be read, and it is not switched off."""
+    return not store_off() and os.access(data_dir() / STORE_FILE, os.R_OK)
 
 
 def of_user(kind: str, program: str) -> str:

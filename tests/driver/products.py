@@ -40,6 +40,7 @@ from toprung.blas import background, calls
 from toprung.blas.operands import How, arranged, strict
 from toprung.blas.product import decided, fused
 from toprung.errors import LaunchError
+from toprung.execute import staging  # noqa: F401  # faults are planted in what is loaded
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import loaded

@@ -22,7 +22,7 @@ from toprung.backends.base import Source
 from toprung.backends.cuda import CUDASession
 from toprung.blas.product import OnDevice
 from toprung.execute.executor import executor_of
-from toprung.gemm.lowering import Layout
+from toprung.gemm.layout import Layout
 from toprung.torch import bridge, products
 
 ON: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": ("cpu",), "reproducible": True}

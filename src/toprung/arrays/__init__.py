@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from toprung.arrays.base import Adapter, Operand
-from toprung.paths import constants
+from toprung.backends import constants
 
 _by_type: dict[type, Adapter] = {}
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.errors import BadArray
-from toprung.gemm.desc import ELEMENT_BYTES
 
 HOST = "host"
 HALVES = ("float16", "bfloat16")
@@ -71,7 +70,7 @@ class Operand(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return ELEMENT_BYTES[self.dtype]
+        return 2 if self.dtype in HALVES else 4
 
 
 class Adapter:

@@ -7,7 +7,7 @@ from typing import Any
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 from toprung.backends.base import Buffer
 from toprung.errors import BadArray
-from toprung.gemm.lowering import tight
+from toprung.gemm.layout import tight
 
 LEGACY = 1
 """Handle of CUDA's legacy default stream: it waits for all blocking streams of the device, and they wait for it."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 from toprung.backends.base import KEPT_BYTES
-from toprung.gemm.desc import ELEMENT_BYTES
 
 
 class CuPy(Adapter):
@@ -34,7 +33,7 @@ class CuPy(Adapter):
 
     def _operand(self, thing: Any, dtype: str) -> Operand:
         home = Home("cuda", thing.device.id)
-        strides = tuple(s // ELEMENT_BYTES[dtype] for s in thing.strides)
+        strides = tuple(s // thing.dtype.itemsize for s in thing.strides)
         return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home), dtype=dtype)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:

@@ -12,7 +12,7 @@ from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 from toprung.arrays.cuda_interface import LEGACY, DeviceArray, own_array
 from toprung.arrays.numpy import host_operand
 from toprung.errors import BadArray
-from toprung.gemm.lowering import tight
+from toprung.gemm.layout import tight
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 """Values of DLPack's ``DLDeviceType``."""

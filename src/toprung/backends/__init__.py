@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,14 @@ from toprung.backends import waiting
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
 from toprung.errors import NoDevice, ToprungError, UnknownName, let_through
-from toprung.paths import constants
+
+
+def constants(package: str, folders: Iterable[str], name: str) -> dict[str, Any]:
+    """Return a constant of each module of a package that has it, by the module's name; those that begin with ``_`` have none."""
+    files = (entry.name for folder in folders for entry in os.scandir(folder))
+    modules = sorted(file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_"))
+    values = {module: getattr(importlib.import_module(f"{package}.{module}"), name, None) for module in modules}
+    return {module: value for module, value in values.items() if value is not None}
 
 
 @functools.cache

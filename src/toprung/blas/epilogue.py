@@ -11,12 +11,10 @@ from toprung.arrays.sessions import session_at
 from toprung.blas import receipt
 from toprung.blas.operands import Arranged, How, View, arranged, same_memory, sizes, strict, taken, together
 from toprung.blas.packed import PackedOperand
-from toprung.blas.product import Call, OnDevice, copy, decided, follow, fused
+from toprung.blas.product import Call, OnDevice, copy, decided, executor_of, follow, fused
 from toprung.errors import BadArgument, BadArray, BadShape
-from toprung.execute.executor import executor_of
 from toprung.gemm import overlap
-from toprung.gemm.lowering import Place, Program, copies_between
-from toprung.kernels.helpers import ACTIVATIONS
+from toprung.gemm.epilogue import ACTIVATIONS
 
 
 def known_activation(activation: Any) -> str:
@@ -130,8 +128,7 @@ def run(ready: Ready) -> None:
             _on_host(activation, c.on_host)
     elif activation and 0 not in c.shape:
         at, first = c.first
-        steps = tuple(copies_between(c.shape, Place(2, 0), c.strides, Place(2, 0), c.strides, activation=activation))
-        executable = executor_of(session).executable(Program(steps))
+        executable = executor_of(session).copies(c.shape, 2, c.strides, c.strides, activation)
         executable.run(0, 0, 0, 0, at, first, 1.0, 0.0, a.queue)
         launches += executable.launches
         follow(session, c.operand.queue, a.queue)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,12 @@ from toprung.blas.product import Call, follow
 from toprung.blas.receipt import Receipt
 from toprung.blas.routines import RECORDERS, matmul
 from toprung.device import Device
-from toprung.dispatch.select import group_family, known_precision
+from toprung.dispatch import known_precision
 from toprung.errors import BadArgument, Overlap, ToprungError
 from toprung.gemm import overlap
-from toprung.gemm.desc import GemmDesc
-from toprung.gemm.epilogue import Epilogue
-from toprung.gemm.lowering import Layout, epilogue_of, lower
-from toprung.kernels.base import GroupLaunches, KernelFamily, Member
+
+if TYPE_CHECKING:
+    from toprung.kernels.base import GroupLaunches, KernelFamily, Member
 
 
 def matmul_grouped(
@@ -324,30 +322,10 @@ def _grouped(checked: list[epilogue.Checked]) -> tuple[list[_Group], list[int]]:
 def _member(product: epilogue.Checked, device: Device) -> tuple[KernelFamily, Member] | None:
     """Return the family that computes a product best together with others, and the product as it takes it."""
     given, bias, _, activation, how = product
+    from toprung.dispatch.select import group_member  # with the first group on a device
+
     strides = None if bias is None else bias.strides
-    lowered = _lowered(given.a.layout, given.b.layout, given.c.layout, strides, activation)
-    if lowered is None:
-        return None
-    desc, added = lowered
-    family = group_family(device, desc, how.precision, added.needs if added else frozenset(), how.own)
-    return None if family is None else (family, Member(desc, added))
-
-
-@functools.lru_cache(4096)
-def _lowered(
-    a: Layout, b: Layout, c: Layout, d: tuple[int, ...] | None, activation: str
-) -> tuple[GemmDesc, Epilogue | None] | None:  # fmt: skip
-    """Return one product of matrices as they lie, and its epilogue, None if there is none; None for anything else.
-
-    ``d``: strides of what is added, in C's shape.
-    """
-    program = lower(a, b, c, 0.0, vectors=False)
-    if not program.is_direct or (desc := program.descs[0]).is_vector or desc.is_mixed:
-        return None
-    if d is None and not activation:
-        return desc, None
-    added = epilogue_of(desc, c.shape, c.strides, d, activation)
-    return None if added is None else (desc, added)
+    return group_member(device, given.a.layout, given.b.layout, given.c.layout, strides, activation, how.precision, how.own)
 
 
 def _receipt(problem: str, groups: list[_Group], calls: list[Call]) -> Receipt:

@@ -14,10 +14,10 @@ from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import chosen, session_at
 from toprung.blas.packed import PackedOperand
 from toprung.device import Device
-from toprung.dispatch.select import known_precision
+from toprung.dispatch import known_precision
 from toprung.errors import BadArgument, BadArray, BadShape, MixedPlaces, Overlap
 from toprung.gemm import overlap
-from toprung.gemm.lowering import Layout, aligned
+from toprung.gemm.layout import Layout, aligned
 from toprung.gemm.overlap import array_at
 
 

@@ -13,7 +13,7 @@ from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.dispatch.recent import Recent
 from toprung.errors import StalePlan, Unsupported
-from toprung.gemm.lowering import aligned, dense
+from toprung.gemm.layout import aligned, dense
 
 
 class Plan:

@@ -10,15 +10,8 @@ from toprung.arrays.sessions import session_at
 from toprung.blas.operands import View, sizes, strict
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import copy
-from toprung.dispatch.select import ORDINARY, faster_families, known_precision
+from toprung.dispatch import known_precision
 from toprung.errors import BadArgument, BadShape
-from toprung.gemm.desc import GemmDesc
-from toprung.gemm.lowering import Addressed, addressed
-
-
-def product_with(depth: int, cols: int, how: Addressed) -> GemmDesc:
-    """Return a product that takes such a second operand, with as many rows as ordinary ones have."""
-    return GemmDesc(ORDINARY.M, cols, depth, trans_b=how.trans, ldb=how.ld)
 
 
 def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedOperand:
@@ -72,6 +65,9 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     copy(view, View(kept, kept.shape, kept.strides))
     if given.home.kind == HOST:
         return PackedOperand(made, kept.shape, None, precision, "it is on the host", origin, trans, changed)
+    from toprung.dispatch.select import faster_families, product_with
+    from toprung.gemm.lowering import addressed
+
     session = session_at(kept.home, kept.queue)
     terms, (depth, cols) = None, kept.shape
     how = addressed(depth, cols, *kept.strides)

@@ -11,10 +11,9 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,15 +28,15 @@ from toprung.blas import receipt
 from toprung.blas.operands import How, View, arranged
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
-from toprung.dispatch import autotune
-from toprung.dispatch.select import known_precision
-from toprung.errors import NoDevice, ToprungError, Unsupported
-from toprung.execute import host, staging
-from toprung.execute.executable import Executable
-from toprung.execute.executor import executor_of
-from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
+from toprung.dispatch import autotune, known_precision
+from toprung.errors import NoDevice, Unsupported
+from toprung.execute import host
 from toprung.gemm.overlap import array_at, span
-from toprung.kernels.base import KernelFamily, PackedOperand
+
+if TYPE_CHECKING:
+    from toprung.execute.executable import Executable
+    from toprung.execute.executor import Executor
+    from toprung.kernels.base import KernelFamily, PackedOperand
 
 
 class Call(ABC):
@@ -192,9 +191,9 @@ class OnDevice(Call):
 
 
 class OnHost(Call):
-    """A product of host arrays by the host's BLAS."""
+    """A product of host arrays by the host's BLAS; ``blas`` is None where no family can be looked for any more."""
 
-    def __init__(self, blas: KernelFamily, device: Device | None, why: str, a: View, b: View, c: View, how: How) -> None:
+    def __init__(self, blas: KernelFamily | None, device: Device | None, why: str, a: View, b: View, c: View, how: How) -> None:
         super().__init__(a, b, c, how)
         self.blas, self.device, self.why = blas, device, why
 
@@ -226,7 +225,8 @@ class OnHost(Call):
         why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision.startswith("fp32x") else ""
         ours = f"on {device}; own=True, or device={device.id!r}, runs it" if device else "own=True runs it on a device"
         problem, passed = self.problem(), (("toprung", ours),)
-        return Receipt(self.how.operation, problem, (blas.name,), blas.own, blas.precision, "the host", why, passed)
+        name, own, precision = (blas.name, blas.own, blas.precision) if blas else (np.__name__, False, "fp32")
+        return Receipt(self.how.operation, problem, (name,), own, precision, "the host", why, passed)
 
 
 class InPlace(Call):
@@ -281,7 +281,7 @@ class InPlace(Call):
         return replace(left, passed_over=(*left.passed_over, *slower))
 
     def is_valid(self) -> bool:
-        return staging.limit() is None
+        return host.limit() is None
 
 
 class Staged(Call):
@@ -291,7 +291,10 @@ class Staged(Call):
 
     def __init__(self, session: Session, a: View, b: View, c: View, how: How, ranged: Callable[..., Any]) -> None:
         super().__init__(a, b, c, how)
-        self.executor, self.limited = executor_of(session), staging.limit()
+        self.executor, self.limited = executor_of(session), host.limit()
+        from toprung.execute.staging import staged  # here, where it can be imported, and not in a call while Python ends
+
+        self._staged = staged
         self._ranged, self._like = ranged, a.operand._replace(thing=None, address=0, host=None)
         self._panels: dict[Any, Executable] = {}
         self._done: tuple[Executable, str] | None = None
@@ -305,7 +308,7 @@ class Staged(Call):
 
     @gate
     def _compute(self, alpha: float, a: Any, b: Any, beta: float, c: Any) -> None:
-        self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.precision, self._executable)
+        self._done = self._staged(self.executor, alpha, a, b, beta, c, self.how.precision, self._executable)
         done, moved = self._done
         receipt.leave(lambda: self.written(done, *([moved] if moved else [])))
 
@@ -328,7 +331,7 @@ class Staged(Call):
         return self.written(done, *([moved] if moved else []))
 
     def is_valid(self) -> bool:
-        return staging.limit() == self.limited
+        return host.limit() == self.limited
 
 
 class Widened(Call):
@@ -412,12 +415,15 @@ def _refuse_at_the_end() -> None:
         raise Unsupported("Python is ending, and no kernel is selected any more: call toprung.plan beforehand, and the plan now")
 
 
-@atexit.register
-def _load_for_the_end() -> None:
-    """Load what host arrays need: __del__ may multiply them while Python ends, when nothing can be imported."""
-    with suppress(ToprungError):  # of a family of the user's that cannot be loaded
-        adapters()
-        host.host_blas()
+def executor_of(session: Session) -> Executor:
+    """Return the executor of a session; what selects and launches kernels is loaded with the first product on a device."""
+    _refuse_at_the_end()
+    from toprung.execute.executor import executor_of
+
+    return executor_of(session)
+
+
+atexit.register(adapters)  # __del__ may multiply host arrays while Python ends, when nothing can be imported
 
 
 def _decided_on_halves(alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Callable[..., Any]) -> Call:
@@ -444,6 +450,8 @@ def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: Vi
     """
     if not isinstance(call, OnDevice) or not call.executable.program.is_direct:
         return None
+    from toprung.gemm.lowering import Program, epilogue_of
+
     executable, operand = call.executable, a.operand
     ((desc, selection),) = executable.selections.items()
     epilogue = epilogue_of(desc, c.shape, c.strides, d, activation)
@@ -457,13 +465,16 @@ def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: Vi
 def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How, ranged: Callable[..., Any]) -> Call:
     """Decide on host arrays: the host's BLAS, a CPU device in place, or through a device's own memory."""
     # the host's BLAS has no TF32
-    blas = host.host_blas() if how.device is None and not how.own and how.precision != "tf32" else None
+    may = how.device is None and not how.own and how.precision != "tf32"
     faster: bool | None = None
-    if blas is not None and sys.is_finalizing():
-        return OnHost(blas, None, "Python is ending", a, b, c, how)
+    if may and sys.is_finalizing():
+        return OnHost(None, None, "Python is ending", a, b, c, how)
     _refuse_at_the_end()
+    blas = host.host_blas() if may else None
     if blas is not None:
-        if host.is_small(blas, a.shape, b.shape) and autotune.HERE.level() != "measure" and not autotune.HERE.store.is_there():
+        from toprung.paths import has_store
+
+        if host.is_small(blas, a.shape, b.shape) and autotune.HERE.level() != "measure" and not has_store():
             return OnHost(blas, None, "the product is so small that no device is looked for", a, b, c, how)
         try:
             device = best()
@@ -483,7 +494,7 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
     else:
         device = chosen(how.device) if how.device is not None else best()
     session: Any = backends.session_for(device)
-    if device.kind == "cpu" and staging.limit() is None and hasattr(session, "over_host"):
+    if device.kind == "cpu" and host.limit() is None and hasattr(session, "over_host"):
         spans = (span(v.address, v.shape, v.strides) for v in (a, b, c))
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
             ready = executor_of(session).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
@@ -493,14 +504,17 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
 
 def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[tuple[float, float] | None, str]:
     """Return the seconds of ours and NumPy's on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
-    tuner = autotune.HERE
-    if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or tuner.store.known(device).host):
+    from toprung.dispatch import tuned
+    from toprung.gemm.lowering import lower
+
+    tuner, store = autotune.HERE, tuned.HERE
+    if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or store.known(device).host):
         return None, ""
     descs = lower(a.layout, b.layout, c.layout, 0.0).descs
     if len(descs) != 1:
         return None, ""
     unmeasured = tuner.measured(device, descs[0], precision)
-    return tuner.store.at(device, descs[0]).beside_host(), unmeasured
+    return store.at(device, descs[0]).beside_host(), unmeasured
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:
@@ -514,9 +528,8 @@ def copy(src: View, dst: View) -> int:
     if src.operand.home.kind == HOST:
         np.copyto(dst.on_host, src.on_host)
         return 0
-    steps = tuple(copies_between(src.shape, Place(0, 0), src.strides, Place(2, 0), dst.strides)) if 0 not in src.shape else ()
     session = session_at(src.operand.home, src.operand.queue)
     (from_, first), (to, second) = src.first, dst.first
-    executable = executor_of(session).executable(Program(steps))
+    executable = executor_of(session).copies(src.shape, 0, src.strides, dst.strides)
     executable.run(from_, first, 0, 0, to, second, 1.0, 0.0, src.operand.queue)
     return executable.launches

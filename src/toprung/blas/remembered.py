@@ -18,14 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from toprung import store as stores
 from toprung.blas import background
 from toprung.blas.ranges import Around, Operands, around
 from toprung.device import Device
 from toprung.dispatch.tuned import stamp_of
 from toprung.errors import ToprungError
 from toprung.kernels.registry import families
-from toprung.paths import cache_dir, data_dir, publish_cached
+from toprung.paths import STORE_FILE, cache_dir, data_dir, publish_cached, store_off
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -112,7 +111,7 @@ def _find(
 
 def _key(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool) -> str:
     """Return a hash of all that decides a product's selection, or the ranges of products that differ in one size alone."""
-    tuned = () if stores.off() else stamp_of(str(data_dir() / stores.FILE))
+    tuned = () if store_off() else stamp_of(str(data_dir() / STORE_FILE))
     words = _fixed(device), operands.kin(axis), theirs, exact, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
     return hashlib.sha256(repr(words).encode()).hexdigest()
 

@@ -19,9 +19,9 @@ from toprung.blas.operands import How, View, apart, arranged, converted, finishe
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import copy, decided
 from toprung.device import Device
-from toprung.dispatch.select import known_precision
+from toprung.dispatch import known_precision
 from toprung.errors import BadArgument, BadShape
-from toprung.gemm.lowering import dense
+from toprung.gemm.layout import dense
 
 RECORDERS: dict[str, Callable[..., Any]] = {}
 """Functions that take the place of ``matmul`` where an array's library must see the product, by the adapter's name. What knows the

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from toprung.dispatch.select import ON_REQUEST, PRECISIONS
+from toprung.dispatch import ON_REQUEST, PRECISIONS
 from toprung.errors import BadArgument
 from toprung.forks import renewed
 

@@ -13,11 +13,10 @@ from typing import Annotated
 
 import typer
 
-from toprung.backends import waiting
+from toprung.backends import constants, waiting
 from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
 from toprung.cli.streams import READER_GONE, UNWRITTEN, written
 from toprung.errors import NotWritten, StoreError, ToprungError
-from toprung.paths import constants
 from toprung.store.entry import version
 
 ENDED: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}

@@ -24,9 +24,10 @@ from toprung.lab.harness.environment import environment
 from toprung.lab.harness.suites import fitting, suite
 from toprung.oracle.gemm import TRANSPOSES
 from toprung.oracle.problem import Problem
+from toprung.paths import store_off
 from toprung.report import plot as pictures
 from toprung.report import tune as report
-from toprung.store import Store, off
+from toprung.store import Store
 from toprung.tune import shapes
 from toprung.tune.check import LANES, SHAPES, WITHIN, Checked, asked, check
 from toprung.tune.executors.base import Executor
@@ -109,7 +110,7 @@ def tune_command(
         raise BadArgument(f"--check takes a time as its --budget, such as {CHECK_BUDGET}")
     if not 0 < limit < 1e6 or not 0 < count <= MOST_SIZES:
         raise BadArgument(f"--limit and --shapes are above 0, --limit below 1e6 and --shapes at most {MOST_SIZES}")
-    if off() and not checked:
+    if store_off() and not checked:
         raise BadArgument("TOPRUNG_STORE=off leaves nothing to remember what is learnt: unset it to tune")
     if planning is not None and not checked:
         raise BadArgument("--planning is of --check: what a search finds holds for both")
@@ -122,7 +123,7 @@ def tune_command(
     wanted = _given(routine, sizes, suite_name, trans)
     if checked:
         chosen = known_level(planning) if planning is not None else HERE.level()
-        if chosen == "measure" and off():
+        if chosen == "measure" and store_off():
             raise BadArgument("TOPRUNG_STORE=off leaves nothing to plan with: unset it, or check with --planning estimate")
         _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json, resume)
     executor = _executor(device, devices, scheduler)

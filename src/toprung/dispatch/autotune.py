@@ -11,19 +11,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.dispatch import tuned
+from toprung.dispatch import ON_REQUEST
 from toprung.dispatch.recent import Recent
-from toprung.dispatch.select import ON_REQUEST, paths
-from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.forks import in_child, renewed
-from toprung.gemm.desc import Desc
-from toprung.store.switch import VARIABLE as STORE
-from toprung.store.switch import off
+
+if TYPE_CHECKING:
+    from toprung.backends.base import Session
+    from toprung.gemm.desc import Desc
 
 VARIABLE = "TOPRUNG_PLANNING"
 """Environment variable: the autotune level where the program does not say."""
@@ -48,16 +46,11 @@ class Planner(Protocol):
 
 
 class Autotuner:
-    """Autotuning of products that the store does not know, where the level is ``measure``.
+    """Autotuning of products that the store does not know, where the level is ``measure``."""
 
-    Parameters
-    ----------
-    store : lookup that says what is known already
-    planner : maker of what measures, called at the first measurement; None: nothing is ever measured
-    """
-
-    def __init__(self, store: TunedStore, planner: Callable[[], Planner] | None = None) -> None:
-        self.store, self.make_planner = store, planner
+    def __init__(self) -> None:
+        self.make_planner: Callable[[], Planner] | None = None
+        """Called at the first measurement; None: nothing is ever measured."""
         self.forget: list[Callable[[], None]] = []
         """Called when the level changes: what was selected by the heuristic is selected anew."""
         self._planner: Planner | None = None
@@ -116,9 +109,13 @@ class Autotuner:
         return reason
 
     def _ask(self, device: Device, desc: Desc, precision: str, session: Session | None, queue: Any) -> str:
-        if off():
+        from toprung.dispatch import tuned
+        from toprung.dispatch.select import paths
+        from toprung.paths import STORE, store_off
+
+        if store_off():
             return self._warned(f"{STORE}=off leaves nothing to remember it")
-        if self.store.at(device, desc).settled(paths(device, desc, precision) or ("fp32",)):
+        if tuned.HERE.at(device, desc).settled(paths(device, desc, precision) or ("fp32",)):
             return ""
         planner = self.planner
         if planner is None:
@@ -126,7 +123,7 @@ class Autotuner:
         if device.id in self._given_up:
             return self._given_up[device.id]
         try:
-            self.store.ready()
+            tuned.HERE.ready()
             if session is not None:
                 with suppress(LaunchError):  # some other stream is being captured: it will be measured beside what is there
                     session.synchronize() if queue is None else session.settle_queue(queue)
@@ -137,7 +134,9 @@ class Autotuner:
 
     def _warned(self, reason: str) -> str:
         """Return the reason; it is said once a process."""
-        self.store.warn_once(f"toprung selects by its cost model, and not by measuring: {reason}")
+        from toprung.dispatch import tuned
+
+        tuned.HERE.warn_once(f"toprung selects by its cost model, and not by measuring: {reason}")
         return reason
 
     def after_fork(self) -> object:
@@ -146,7 +145,7 @@ class Autotuner:
         return theirs
 
 
-HERE = Autotuner(tuned.HERE)
+HERE = Autotuner()
 """This process's autotuner, which ``planning`` sets. ``toprung`` gives it what measures."""
 
 in_child(HERE.after_fork)

@@ -11,16 +11,16 @@ import math
 from collections.abc import Collection
 
 from toprung.device import Device
-from toprung.dispatch import ranking, tuned
+from toprung.dispatch import INSTEAD, PRECISIONS, ranking, tuned
 from toprung.dispatch.selection import PassedOver, Selection
 from toprung.dispatch.tuned import Lookup, TunedStore
-from toprung.errors import BadArgument, Unsupported
+from toprung.errors import Unsupported
 from toprung.gemm.classes import problem_class
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.base import KernelFamily
-
-PRECISIONS = ("auto", "fp32", "fp32x", "fp32x-strassen", "tf32")
-"""Precisions that can be asked for."""
+from toprung.gemm.epilogue import Epilogue
+from toprung.gemm.layout import Layout
+from toprung.gemm.lowering import Addressed, epilogue_of, lower
+from toprung.kernels.base import KernelFamily, Member
 
 FASTER = ("fp32x",)
 """Accuracy classes beside plain fp32 that are as accurate as it: ``auto`` takes the fastest."""
@@ -28,18 +28,17 @@ FASTER = ("fp32x",)
 GROUPED = {"auto": (*FASTER, "fp32"), "fp32": ("fp32",), **{name: (name,) for name in FASTER}}
 """Accuracy classes whose families may compute a group of a precision in one launch, in the order in which they are asked."""
 
-INSTEAD = {"fp32x-strassen": "fp32x"}
-"""Precisions that promise less than fp32's accuracy, with what runs where they do not apply."""
-
-ON_REQUEST = (*INSTEAD, "tf32")
-"""Precisions that promise less than fp32's accuracy: nobody gets one who does not ask for it with the product."""
-
 LONG = 20e-6
 """Predicted seconds of a product in a group from which it is asked whether it is not faster by itself; less is a launch's own cost,
 several times over with what the host does for it."""
 
 ORDINARY = GemmDesc(1024, 1024, 1024)
 """A product that a family takes if it can run on a device at all."""
+
+
+def product_with(depth: int, cols: int, how: Addressed) -> GemmDesc:
+    """Return a product that takes such a second operand, with as many rows as ordinary ones have."""
+    return GemmDesc(ORDINARY.M, cols, depth, trans_b=how.trans, ldb=how.ld)
 
 
 def select(
@@ -116,6 +115,35 @@ def select(
     return plain_one.beside(*refused, *measured)
 
 
+def group_member(
+    device: Device, a: Layout, b: Layout, c: Layout, d: tuple[int, ...] | None, activation: str, precision: str, own: bool
+) -> tuple[KernelFamily, Member] | None:  # fmt: skip
+    """Return the family that computes f(A·B + D) best in one launch with others, and the product as it takes it."""
+    if (lowered := _lowered(a, b, c, d, activation)) is None:
+        return None
+    desc, added = lowered
+    family = group_family(device, desc, precision, added.needs if added else frozenset(), own)
+    return None if family is None else (family, Member(desc, added))
+
+
+@functools.lru_cache(4096)
+def _lowered(
+    a: Layout, b: Layout, c: Layout, d: tuple[int, ...] | None, activation: str
+) -> tuple[GemmDesc, Epilogue | None] | None:  # fmt: skip
+    """Return one product of matrices as they lie, and its epilogue, None if there is none; None for anything else.
+
+    ``d``: strides of what is added, in C's shape.
+    """
+
+    program = lower(a, b, c, 0.0, vectors=False)
+    if not program.is_direct or (desc := program.descs[0]).is_vector or desc.is_mixed:
+        return None
+    if d is None and not activation:
+        return desc, None
+    added = epilogue_of(desc, c.shape, c.strides, d, activation)
+    return None if added is None else (desc, added)
+
+
 def group_family(
     device: Device, desc: GemmDesc, precision: str, needs: frozenset[str], own: bool = True
 ) -> KernelFamily | None:  # fmt: skip
@@ -179,13 +207,6 @@ def paths(device: Device, desc: Desc, precision: str) -> tuple[str, ...]:
 def classes(precision: str) -> tuple[str, ...]:
     """Return the accuracy classes that a product of a precision may run in."""
     return ("fp32", *FASTER) if precision == "auto" else (precision,)
-
-
-def known_precision(precision: str) -> str:
-    """Return a precision that can be asked for, or raise BadArgument."""
-    if precision not in PRECISIONS:
-        raise BadArgument(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
-    return precision
 
 
 def unsuited(device: Device, desc: Desc, precision: str) -> str:

@@ -32,7 +32,7 @@ from toprung.gemm.desc import Desc, described
 from toprung.kernels import base, cost_model
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
-from toprung.paths import data_dir
+from toprung.paths import store_off
 
 if TYPE_CHECKING:
     from toprung.store import Book, Entry, Machine, Proof, Store
@@ -155,7 +155,7 @@ class TunedStore:
 
     def known(self, device: Device) -> Known:
         """Return the tuned entries of a device, re-read if another process changed the file."""
-        if stores.off():
+        if store_off():
             return Known(stores.Machine.of(device), None, stores.Book())
         store = stores.Store.default()
         stamp = stamp_of(str(store.path)), families()
@@ -168,11 +168,6 @@ class TunedStore:
     def at(self, device: Device, desc: Desc) -> Lookup:
         """Return what the stores know of a product."""
         return Lookup(self, self.known(device), device, desc)
-
-    def is_there(self) -> bool:
-        """Return True if the user has a store, and it is not switched off."""
-        # a file that this user may not read is no store
-        return not stores.off() and any(stamp_of(str(data_dir() / stores.FILE))[1:])
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from toprung.blas import routines
-from toprung.dispatch.select import known_precision
+from toprung.dispatch import known_precision
 from toprung.distributed.agreement import Agreement
 from toprung.distributed.peers import Peers
 from toprung.distributed.schedule import AXES, H200, ITEM, RATES, Placements, Schedule, best

@@ -13,10 +13,11 @@ from toprung.backends.base import Session
 from toprung.backends.plan import BETA, WORKSPACE, A, B, C, KernelLaunch, Plan, Run, moved, whole
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
 from toprung.gemm.desc import Desc
+from toprung.gemm.epilogue import ACTIVATIONS
 from toprung.gemm.lowering import Copy, Program
 from toprung.kernels.base import Launches
 from toprung.kernels.build import loaded
-from toprung.kernels.helpers import ACTIVATIONS, MOVE
+from toprung.kernels.helpers import MOVE
 from toprung.kernels.launch import launches_of, longs, memory, walkers
 
 

@@ -18,7 +18,8 @@ from toprung.execute.executable import Executable
 from toprung.execute.lane import Lane
 from toprung.forks import renewed
 from toprung.gemm.desc import Desc
-from toprung.gemm.lowering import Layout, Program, lower
+from toprung.gemm.layout import Layout
+from toprung.gemm.lowering import Place, Program, copies_between, lower
 
 KEPT = 4096
 """Number of executables, the last that were asked for, that an executor keeps."""
@@ -29,7 +30,7 @@ class Executor:
 
     Parameters
     ----------
-    autotuner : what measures a product before it is selected, with the store that selection asks
+    autotuner : what measures a product before it is selected
     """
 
     def __init__(self, session: Session, autotuner: Autotuner = autotune.HERE) -> None:
@@ -73,6 +74,13 @@ class Executor:
         """Return the executable of one product on operands as a descriptor has them."""
         return self.executable(Program.of(desc), own, precision, queue)
 
+    def copies(
+        self, shape: tuple[int, ...], slot: int, src: tuple[int, ...], dst: tuple[int, ...], activation: str = ""
+    ) -> Executable:
+        """Return the executable that copies A, or C itself for slot 2, to C, which have these strides in elements."""
+        steps = copies_between(shape, Place(slot, 0), src, Place(2, 0), dst, activation=activation) if 0 not in shape else ()
+        return self.executable(Program(tuple(steps)))
+
     def strided(
         self, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, own: bool, precision: str, queue: Any = None
     ) -> Executable:  # fmt: skip
@@ -96,7 +104,7 @@ class Executor:
 
     def select(self, desc: Desc, own: bool, precision: str, queue: Any = None) -> Selection:
         """Return the selection for a product, measured first if the autotune level says so, and verified if it is unproven."""
-        device, store = self.session.device, self.autotuner.store
+        device, store = self.session.device, tuned.HERE
         if not desc.is_vector and desc.is_mixed:
             halves = mixed.select(device, desc, precision, own)
             return cast(Selection, halves)  # a reason only where the operands are converted first

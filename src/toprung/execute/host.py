@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.device import Device
-from toprung.kernels.base import HostFamily
-from toprung.kernels.registry import families
+from toprung.errors import BadArgument
+
+if TYPE_CHECKING:
+    from toprung.device import Device
+    from toprung.kernels.base import HostFamily
 
 LINK = 2.0e10
 """Bytes per second between host and device that ``is_small`` assumes."""
@@ -22,8 +26,29 @@ AGAIN, AGAIN_SECONDS = 10, 0.1
 """Calls of NumPy, and seconds after which there is no other, before it is passed over for what was tuned."""
 
 
+LIMIT = "TOPRUNG_DEVICE_MEMORY"
+"""Environment variable with the bytes of device memory that a product of host arrays may take; if set, CPU devices copy, too."""
+
+
+def limit() -> int | None:
+    """Return the bytes of device memory that the environment allows, None if it sets no limit."""
+    text = os.environ.get(LIMIT)
+    if not text:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise BadArgument(f"{LIMIT} is a number of bytes above 0, not {text!r}")
+    return value
+
+
 def host_blas() -> HostFamily | None:
     """Return the family that multiplies host arrays where they are; None if there is none."""
+    from toprung.kernels.base import HostFamily  # kernels are loaded with the first product
+    from toprung.kernels.registry import families
+
     return next((one for one in families("host") if isinstance(one, HostFamily)), None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,35 +11,19 @@ from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer
 from toprung.dispatch.select import ORDINARY, faster_families
-from toprung.errors import BadArgument, OutOfDeviceMemory
+from toprung.errors import OutOfDeviceMemory
 from toprung.execute.executable import Executable
 from toprung.execute.executor import Executor
-from toprung.gemm.lowering import Layout, tight
+from toprung.execute.host import limit
+from toprung.gemm.layout import Layout, tight
 
 Array = NDArray[np.float32]
-
-LIMIT = "TOPRUNG_DEVICE_MEMORY"
-"""Environment variable with the bytes of device memory that a product of host arrays may take; if set, CPU devices copy, too."""
 
 SHARE = 0.8
 """Share of the device's memory that a product may take where no limit is set."""
 
 PIECE = 32 << 20
 """Bytes of an operand's panel above which it is cut, so that transfers overlap computation."""
-
-
-def limit() -> int | None:
-    """Return the bytes of device memory that the environment allows, None if it sets no limit."""
-    text = os.environ.get(LIMIT)
-    if not text:
-        return None
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value <= 0:
-        raise BadArgument(f"{LIMIT} is a number of bytes above 0, not {text!r}")
-    return value
 
 
 def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = PIECE) -> tuple[int, int, int, int]:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 ADDEND = "addend"
 """Ability of a kernel family to add an array other than C; its others are names of activations."""
 
+ACTIVATIONS = {"relu": 1, "gelu": 2}
+"""Functions that the elements of a product may go through, and the kernel's numbers for them."""
+
 
 class Epilogue(NamedTuple):
     """Description of C = f(α·A·B + β·D): D is an array of its own of C's shape, in which rows and columns may repeat.

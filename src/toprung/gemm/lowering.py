@@ -14,28 +14,7 @@ from typing import NamedTuple
 from toprung.errors import BadShape
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, GemvDesc
 from toprung.gemm.epilogue import Epilogue
-
-
-class Layout(NamedTuple):
-    """Shape, strides and alignment of an array, as kernels see it.
-
-    Attributes
-    ----------
-    shape : the batch's dimensions, then rows and columns
-    strides : number of elements from one to the next along each dimension; any sign
-    align : floats to which the first element's address is aligned: 1, 2 or 4
-    dtype : type of the elements; only float32 is ever copied
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    align: int
-    dtype: str = "float32"
-
-    @property
-    def transposed(self) -> Layout:
-        """Layout with rows and columns exchanged."""
-        return Layout(_swapped(self.shape), _swapped(self.strides), self.align, self.dtype)
+from toprung.gemm.layout import Layout, tight
 
 
 class Place(NamedTuple):
@@ -118,29 +97,6 @@ class Program(NamedTuple):
 
     def __str__(self) -> str:
         return "; ".join(str(s.desc) if isinstance(s, Multiply) else f"copy {'×'.join(map(str, s.shape))}" for s in self.steps)
-
-
-def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
-    return (*values[:-2], values[-1], values[-2])
-
-
-def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
-    """Return the strides, in elements, of an array without gaps, row-major or column-major."""
-    strides, step = list[int](), 1
-    for n in shape if fortran else reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(strides if fortran else reversed(strides))
-
-
-def dense(shape: Sequence[int], strides: Sequence[int], fortran: bool = False) -> bool:
-    """Return True if an array has no gaps, row-major or column-major; strides along dimensions of one do not matter."""
-    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, tight(shape, fortran), strict=True))
-
-
-def aligned(address: int) -> int:
-    """Return the floats to which an address in bytes is aligned: 4, 2 or 1."""
-    return 4 if address % 16 == 0 else 2 if address % 8 == 0 else 1
 
 
 def shifted(align: int, *elements: int) -> int:
@@ -350,7 +306,7 @@ def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c:
         step = 1
     out = _increment(c)
     assert out is not None
-    m, n = matrix.shape[-2:] if not how.trans else _swapped(matrix.shape)[-2:]
+    m, n = (matrix.transposed if how.trans else matrix).shape[-2:]
     desc = GemvDesc(
         m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=vector.align,
         beta_zero=beta == 0,

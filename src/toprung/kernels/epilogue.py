@@ -6,8 +6,7 @@ import numpy as np
 
 from toprung.backends import plan
 from toprung.backends.plan import Address, Argument
-from toprung.gemm.epilogue import ADDEND, Epilogue
-from toprung.kernels.helpers import ACTIVATIONS
+from toprung.gemm.epilogue import ACTIVATIONS, ADDEND, Epilogue
 
 EVERY = frozenset({ADDEND, *ACTIVATIONS})
 """Abilities of such a kernel: all epilogues there are."""

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from toprung.errors import StoreError
-from toprung.paths import data_dir
+from toprung.paths import STORE_FILE, data_dir
 from toprung.store import plain, tables
 from toprung.store.entry import Book, Entry, Machine, Proof, shape_text
 from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
-from toprung.store.switch import FILE
 
 EACH = 4
 """Default number of entries of a shape and kernel that ``Store.fastest`` returns."""
@@ -275,4 +274,4 @@ def _when(date: object) -> datetime.datetime:
 
 @functools.cache
 def _of_user(folder: Path) -> Store:
-    return Store(folder / FILE)
+    return Store(folder / STORE_FILE)

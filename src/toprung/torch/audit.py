@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toprung.blas import routines
-from toprung.dispatch.select import known_precision
+from toprung.dispatch import known_precision
 from toprung.errors import BadArgument, ToprungError
 from toprung.torch.modules import Modules
 from toprung.torch.products import lie, problem_of

@@ -33,7 +33,7 @@ from toprung.blas.ranges import AXES, Around, Operands
 from toprung.dispatch import autotune
 from toprung.errors import ToprungError, Unfinished
 from toprung.forks import renewed
-from toprung.gemm.lowering import tight
+from toprung.gemm.layout import tight
 from toprung.gemm.overlap import folded
 from toprung.kernels.build import kernel_of
 from toprung.kernels.cost_model import PLAIN_RATE

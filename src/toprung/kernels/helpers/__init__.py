@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toprung.gemm.epilogue import ACTIVATIONS
 from toprung.kernels.record import LibraryKernel, Switch
 from toprung.tile import Tile
 
@@ -39,9 +40,6 @@ SCALE = LibraryKernel(
     routine="scale",
 )
 """Scaling of C by β: all that α = 0 and K = 0 leave to do."""
-
-ACTIVATIONS = {"relu": 1, "gelu": 2}
-"""Functions that the elements of a product may go through, and the kernel's numbers for them."""
 
 MOVE = LibraryKernel(
     idea="any strides to any others",

@@ -10,12 +10,12 @@ import functools
 from abc import ABC, abstractmethod
 from typing import Any
 
+from toprung.backends import constants
 from toprung.device import Device
 from toprung.errors import Unsupported, named
 from toprung.lab.competitor import BoundCompetitor, Promise
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
-from toprung.paths import constants
 
 
 class Peer(ABC):

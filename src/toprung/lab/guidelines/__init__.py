@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from toprung.backends import constants
 from toprung.errors import named
 from toprung.lab.guidelines.base import Guideline
-from toprung.paths import constants
 
 
 @functools.cache

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from toprung import backends
+from toprung.backends import constants
 from toprung.backends.base import Arguments, Session, Source
 from toprung.device import Device
 from toprung.errors import Unsupported, named
 from toprung.kernels.record import LANGUAGES
-from toprung.paths import constants
 
 FOLDER = Path(__file__).parent / "benchmarks"
 SEED = 20121
