@@ -23,6 +23,7 @@ from toprung.blas.ranges import Around, Operands, around
 from toprung.device import Device
 from toprung.dispatch.tuned import stamp_of
 from toprung.errors import ToprungError
+from toprung.kernels.base import version
 from toprung.kernels.registry import families
 from toprung.paths import STORE_FILE, cache_dir, data_dir, publish_cached, store_off
 
@@ -112,7 +113,8 @@ def _find(
 def _key(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool) -> str:
     """Return a hash of all that decides a product's selection, or the ranges of products that differ in one size alone."""
     tuned = () if store_off() else stamp_of(str(data_dir() / STORE_FILE))
-    words = _fixed(device), operands.kin(axis), theirs, exact, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
+    others = [version(family, device.backend) for family in families() if exact and not family.own]  # which may have been selected
+    words = _fixed(device), operands.kin(axis), theirs, exact, others, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
     return hashlib.sha256(repr(words).encode()).hexdigest()
 
 
