@@ -31,11 +31,11 @@ Made = TypeVar("Made")
 SHARE = 0.02
 """Share of the program's time for which preparing may hold the GIL: a step takes 1.03 of its time at most, other costs included."""
 
-SLOT = 2e-3
+SLOT = 5e-3
 """Seconds from the beginning of a part of a job to that of the next, whichever threads do them.
 
-A part holds the GIL for some tenths of a millisecond. So a step of a program waits for one or two, not for all that eight threads
-happen to have ready at once. The interpreter itself takes the GIL away after 5 ms only."""
+A part holds the GIL for some tenths of a millisecond, on a slow host for one. So a step of a program waits for one or two, not for
+all that eight threads happen to have ready at once. The interpreter itself takes the GIL away after 5 ms only."""
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
