@@ -187,9 +187,11 @@ def test_graphed_callables() -> None:
 def test_first_products_of_one_thread_do_not_break_the_capture_of_another() -> None:
     """In PyTorch's own capture mode, in which any thread's allocation, copy or wait would invalidate it.
 
-    So would the collector, if it freed a graph of an earlier test meanwhile: those of graphed callables are in cycles.
+    So would the collector, if it freed a graph of an earlier test meanwhile: those of graphed callables are in cycles, and
+    tensors in them may outlive a collection.
     """
-    gc.collect()
+    for _ in range(5):
+        gc.collect()
     a, b, out = drawn(64, 64), drawn(64, 64), torch.empty(64, 64, device=DEVICE)
     torch.mm(a, b, out=out)
     began, done, errors = threading.Event(), threading.Event(), []
