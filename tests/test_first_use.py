@@ -127,10 +127,10 @@ a = np.ones((64, 64), np.float32)
 toprung.matmul(a, a)
 absent = "pyopencl cuda sqlite3 toprung.backends.opencl toprung.kernels.tiled.family importlib.metadata numpy.ma".split()
 absent += ["toprung.dispatch.select", "toprung.gemm.desc"]
-print(toprung.last_receipt().why, [m for m in absent if m in sys.modules])
+print(toprung.last_receipt().why, [m for m in absent if m in sys.modules], toprung.store.Store.__name__)
 """
     done = run(program=program)
-    assert done.stdout == "[]\nthe product is so small that no device is looked for []\n", done.stderr
+    assert done.stdout == "[]\nthe product is so small that no device is looked for [] Store\n", done.stderr
 
 
 def test_what_is_taken_does_not_depend_on_who_looked_before(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:

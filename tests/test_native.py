@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import os
 import shutil
 import struct
@@ -19,6 +20,7 @@ import driver
 from arrays import entry
 from conftest import require
 from toprung.backends import cuda, cxx, native_plan, waiting
+from toprung.backends.plan import Plan
 from toprung.errors import MissingExtra, NotReady
 from toprung.lab.harness import environment
 from toprung.lab.sass import machine_code
@@ -103,3 +105,33 @@ def test_the_default_stream_of_each_thread_has_a_number_of_its_own() -> None:
         thread.start()
         thread.join()
     assert len(found) == 50
+
+
+def test_a_plan_that_is_being_freed_is_given_to_nobody() -> None:
+    freed, begun, got = list[int](), threading.Event(), list[native_plan.NativePlan]()
+
+    class Library:
+        """The launcher, whose plans take a while to free; a call of it gives the interpreter's lock away."""
+
+        handles = itertools.count(1)
+
+        def toprung_plan_new(self, *words: object) -> int:
+            return next(self.handles)
+
+        def toprung_plan_free(self, handle: int) -> None:
+            freed.append(handle)
+            begun.set()
+            done.wait(60)
+
+    library, plan, done = Library(), Plan([], words=b""), threading.Event()
+
+    def other() -> None:
+        assert begun.wait(60)
+        got.append(native_plan.NativePlan.of(library, None, plan))  # type: ignore[arg-type]
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    native_plan.NativePlan.of(library, None, plan)  # type: ignore[arg-type]
+    thread.join()
+    assert freed == [1] and got[0].handle == 2

@@ -71,6 +71,6 @@ def __getattr__(name: str) -> Any:
         from toprung.store.entry import version
 
         return version()
-    if name in ("torch", "cupy", "distributed"):  # they import PyTorch and CuPy, which a program without them need not have
-        return __import__(f"toprung.{name}", fromlist=["enable"])  # as an import does: its frames are in no traceback
+    if name in ("torch", "cupy", "distributed", "store"):  # PyTorch, CuPy and SQLite, which a program without them need not load
+        return __import__(f"toprung.{name}", fromlist=["__name__"])  # as an import does: its frames are in no traceback
     raise AttributeError(f"module 'toprung' has no attribute {name!r}")

@@ -121,14 +121,13 @@ class NativePlan:
         return found
 
     def __init__(self, library: ctypes.CDLL, session: Any, plan: Plan) -> None:
-        self.library, self.session, self.plan, self.handle = library, session, plan, None
+        self.library, self.session, self.plan = library, session, plan
         words = words_of(session, plan)
         self.handle = library.toprung_plan_new(words, len(words) // 8)
         if not self.handle:
             raise LaunchError(f"the launcher in C++ takes no plan of {len(plan.launches)} launches on {session.device}")
-
-    def __del__(self) -> None:
-        self.library.toprung_plan_free(self.handle)
+        # not __del__, which runs while `_made` still has the object for other threads
+        weakref.finalize(self, library.toprung_plan_free, self.handle)
 
     def prepare(self, stream: int) -> None:
         """Allocate what a stream needs before the plan is launched there; not while it is captured."""
