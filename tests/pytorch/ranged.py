@@ -314,6 +314,12 @@ def what_is_found_after_all_is_forgotten_decides_nothing() -> None:
     ends.set()
     assert toprung.torch.wait() and old.ranges == [] and products.now.kin == {}  # type: ignore[union-attr]
     assert frames(lambda: make(630)) and log() == [], "decided anew"  # type: ignore[misc]
+    prepared(make, 600, 610, 620)
+    entry = next(one for one in products.now.entries.every() if one.kin is not None)  # type: ignore[union-attr]
+    products.now._leave_ranges()  # type: ignore[union-attr]  # as another thread may while the entry is made
+    entry.call = None
+    products.now.range_of(entry)  # type: ignore[union-attr]
+    assert entry.call is not None, "it would be PyTorch's for ever"
 
 
 def a_bias_of_one_column_has_its_own_stride_at_each_size() -> None:

@@ -190,7 +190,7 @@ def device_of(pointer: int) -> int:
 
 
 class _Thread(threading.local):
-    """A thread's number, which no other ever has: what an ended thread has started may still run."""
+    """A thread's number, which no other ever has: what an ended thread has started may still run, and graphs keep its memory."""
 
     numbers = itertools.count()
 

@@ -216,9 +216,11 @@ class Products(CountedProducts[Entry]):
         operands, kin, settings = entry.operands, entry.kin, self.settings
         assert operands is not None and kin is not None
         with _building:
-            if kin.forgotten or self.within(entry):
+            if self.within(entry):
                 return self.cover(kin)
             known = [(one.first, one.last) for one in kin.ranges if one.first < one.last]
+        if kin.forgotten:
+            return _prepare(entry, settings)
         # others are smaller sizes that are worth a kernel, and larger ones up to the next power of two
         own = operands.size(kin.axis)
         least = math.ceil(own * self.state.least / (math.prod(operands.a.shape) * operands.b.shape[-1]))
@@ -238,7 +240,7 @@ class Products(CountedProducts[Entry]):
                     made.append(kin.around(entry, operands.at(kin.axis, other.made.last), session, other))
         background.breathe()
         self._adopt(entry, kin, made)
-        if not kin.forgotten and not self.within(entry):
+        if not self.within(entry):
             _prepare(entry, settings)
         self.cover(kin)
 
@@ -301,8 +303,8 @@ class Products(CountedProducts[Entry]):
         super().drop(entries)
 
     def retire(self) -> None:
-        super().retire()
         self._leave_ranges()
+        super().retire()
 
     def forget(self) -> None:
         self.collect(forget=True)
@@ -526,7 +528,7 @@ def _new(
         native, kin = bridge.library(), bridge.Key()
         if native is not None and native_plan.entry() is not None and (axis := native.toprung_axis(kin)) >= 0:
             entry.kin = products.kin.setdefault((op, entry.operands.kin(axis)), ranges.Kin(axis))
-            entry.kin.keys.setdefault(bytes(kin)[8:], kin)  # all but the state's number
+            entry.kin.keys.setdefault(bytes(kin)[8 : 8 * kin.count], kin)  # all words but the state's number
         if not products.within(entry):
             work = functools.partial(products.range_of, entry) if entry.kin else functools.partial(_prepare, entry, settings)
             entry.job = background.Job(work, f"the kernel of {op} {entry.problem} on {entry.device}")
