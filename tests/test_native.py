@@ -111,7 +111,7 @@ def test_a_plan_that_is_being_freed_is_given_to_nobody() -> None:
     freed, begun, got = list[int](), threading.Event(), list[native_plan.NativePlan]()
 
     class Library:
-        """The launcher, whose plans take a while to free; a call of it gives the interpreter's lock away."""
+        """A launcher whose plans take as long to free as another thread needs; the real one frees too fast to be met."""
 
         handles = itertools.count(1)
 

@@ -56,17 +56,18 @@ def found(
     if not all(type(family).__module__.startswith("toprung.") for family in families()):
         return ask(around, device, operands, axis, theirs, exact) or ()
     path = cache_dir() / "ranges" / _key(device, operands, axis, theirs, exact)
-    here = () if others[2] else _first(_kept(path), operands, axis, exact)  # a worker says what a file has besides what is known
+    here = () if others[2] else _answer(_kept(path), operands, axis, exact)  # a worker says what a file has besides what is known
     return here or ask(_find, path, others, device, operands, axis, theirs, exact) or ()
 
 
 def _kept(path: Path) -> Kept:
-    with suppress(Exception):  # there is none, or it is damaged
+    """Return what a file has; nothing if there is none, or it is damaged."""
+    with suppress(Exception):
         return cast(Kept, pickle.loads(path.read_bytes()))
     return {}
 
 
-def _first(kept: Kept, operands: Operands, axis: int | None, exact: bool) -> tuple[Around, ...]:
+def _answer(kept: Kept, operands: Operands, axis: int | None, exact: bool) -> tuple[Around, ...]:
     """Return the selection for a product, and then the others unless ``exact``; empty if there is none for it."""
     size = 0 if axis is None else operands.size(axis)
     own = next((span for span in kept if span[0] <= size <= span[1]), None)
@@ -87,6 +88,7 @@ def _find(
     size, (least, most, known), begun = 0 if axis is None else operands.size(axis), others, time.perf_counter()
     drawn, misses, kept = random.Random(size), 0, {span: one for span, one in _kept(path).items() if span not in known}
     made = Kept()
+    # the product's size, then drawn ones without end: wide ranges, which serve most products, are met first
     for there in itertools.chain((size,), iter(lambda: drawn.randint(least, most), 0) if most else ()):
         if any(first <= there <= last for first, last in (*known, *kept, *made)):
             misses += 1
@@ -107,14 +109,15 @@ def _find(
     proven = {span: one._replace(sources=()) for span, one in made.items() if one.selection.unproven is None}
     if same and proven:
         publish_cached(path, pickle.dumps(_kept(path) | proven))
-    return _first(kept | made, operands, axis, exact)
+    return _answer(kept | made, operands, axis, exact)
 
 
 def _key(device: Device, operands: Operands, axis: int | None, theirs: str, exact: bool) -> str:
     """Return a hash of all that decides a product's selection, or the ranges of products that differ in one size alone."""
     tuned = () if store_off() else stamp_of(str(data_dir() / STORE_FILE))
-    others = [version(family, device.backend) for family in families() if exact and not family.own]  # which may have been selected
-    words = _fixed(device), operands.kin(axis), theirs, exact, others, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
+    # exact selections take an installed library where it is the fastest
+    libraries = [version(family, device.backend) for family in families() if exact and not family.own]
+    words = _fixed(device), operands.kin(axis), theirs, exact, libraries, tuned, os.environ.get("TOPRUNG_DEVICE_MEMORY")
     return hashlib.sha256(repr(words).encode()).hexdigest()
 
 

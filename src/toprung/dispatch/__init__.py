@@ -13,7 +13,7 @@ INSTEAD = {"fp32x-strassen": "fp32x"}
 """Precisions that promise less than fp32's accuracy, with what runs where they do not apply."""
 
 ON_REQUEST = (*INSTEAD, "tf32")
-"""Precisions that promise less than fp32's accuracy: nobody gets one who does not ask for it with the product."""
+"""Precisions that promise less than fp32's accuracy; a product has one only where its own call asks for it."""
 
 
 def known_precision(precision: str) -> str:
